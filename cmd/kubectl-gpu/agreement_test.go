@@ -25,14 +25,14 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/view"
 )
 
-// planned keeps what the controller's plan was made of.
+// planned keeps the snapshot of the controller's plan.
 type planned struct{ snapshot scaleout.Snapshot }
 
 func (*planned) Replicas() []scaleout.Replica                       { return nil }
 func (p *planned) Planned(s scaleout.Snapshot, _ scaleout.Decision) { p.snapshot = s }
 func (*planned) Failed(error)                                       {}
 
-// writeStatuses has a controller run until it has written what it knows of a group.
+// writeStatuses runs a controller until it has written the status of a group.
 func writeStatuses(t *testing.T, options control.Options, known client.Client, group string) {
 	t.Helper()
 	clock := clocktesting.NewFakeClock(now)
@@ -65,8 +65,8 @@ func (fullEKS) Describe(context.Context, *v1alpha1.GPUNodeGroup) view.Nodegroup 
 	return view.Nodegroup{Max: 1, Desired: 1, Status: "ACTIVE"}
 }
 
-// The plugin sees the cluster as the controller does: also what only the controller may ask EKS,
-// and what the user may not read of Cluster Autoscaler.
+// The plugin plans with the same snapshot as the controller, also with limits that only the controller can
+// read from EKS, and without the right to read Cluster Autoscaler's status.
 func TestThePluginAndTheControllerPlanTheSame(t *testing.T) {
 	known := clusterOf(t, "testdata/cluster.yaml", "testdata/bounded.yaml").
 		WithStatusSubresource(&corev1.Pod{}, &v1alpha1.GPUNodeGroup{}).Build()

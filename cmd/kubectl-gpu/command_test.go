@@ -153,7 +153,7 @@ func goldenAnswer(t *testing.T, name string, found result, widths ...int) {
 	fixture.Golden(t, name+".json", program.String())
 }
 
-// The plugin says what the controller says, which knows Cluster Autoscaler's own backoffs.
+// The plugin explains as the controller does, which reads Cluster Autoscaler's backoffs.
 func TestExplainReadsWhatClusterAutoscalerSays(t *testing.T) {
 	status := "time: " + now.Format("2006-01-02 15:04:05 -0700 MST") + `
 nodeGroups:
@@ -231,7 +231,7 @@ func TestClusterThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// A tenant may see its pod and little else: it is told what the controller has told the pod.
+// A tenant with few rights gets the controller's last message to the pod.
 func TestExplainForWhoMayNotSeeTheCluster(t *testing.T) {
 	nodes := schema.GroupResource{Resource: "nodes"}
 	refusing := interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {

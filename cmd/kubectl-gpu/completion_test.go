@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// coreAPI has two nodes, a namespace and a pod, for those who complete names.
+// coreAPI has the objects whose names the tests complete.
 var coreAPI = map[string]string{
 	"/api/v1": `{"kind": "APIResourceList", "groupVersion": "v1", "resources": [
 		{"name": "nodes", "kind": "Node", "namespaced": false, "verbs": ["list"]},

@@ -136,7 +136,7 @@ const pageOfObjects = 100
 
 var everyShape = gpu.Policy{Whole: true, MIG: true, TimeSlicing: &gpu.TimeSlicing{Replicas: 4}}
 
-// A node more takes a page's part of memory and not what it publishes, which is 170 kB.
+// Another node must not take the memory of its slices, which are 170 kB.
 func TestListingManyNodesTakesLittleMemory(t *testing.T) {
 	const nodes, limit = 400, 120e6
 	s, bytes := bigCluster(t, nodes, everyShape)

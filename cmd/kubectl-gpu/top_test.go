@@ -10,8 +10,8 @@ import (
 
 const usagePath = "/api/v1/namespaces/mica/services/mica-controller-metrics:metrics/proxy/usage"
 
-// told is what the controller says of the two claims of smallCluster.
-const toldUsage = `{"nodes": {"n1": {"devices": {
+// measuredUsage is the controller's answer about the two claims of smallCluster.
+const measuredUsage = `{"nodes": {"n1": {"devices": {
   "gpu-0": {"utilization": 0.75, "memoryUsedBytes": 10737418240, "memoryTotalBytes": 24159191040, "sampled": "2026-10-01T12:00:00Z"},
   "gpu-1": {"utilization": 0, "memoryUsedBytes": 0, "memoryTotalBytes": 24159191040, "sampled": "2026-10-01T12:00:00Z"}}}}}`
 
@@ -23,17 +23,17 @@ func TestTopAsItsUsersSeeIt(t *testing.T) {
 		forbidden []string
 		arguments []string
 	}{
-		{"an administrator", toldUsage, nil, nil},
-		{"by namespace", toldUsage, nil, []string{"namespaces", "--sort-by", "utilization"}},
-		{"what is idle", toldUsage, nil, []string{"--idle"}},
-		{"of a namespace", toldUsage, nil, []string{"-n", "billing", "-o", "json"}},
+		{"an administrator", measuredUsage, nil, nil},
+		{"by namespace", measuredUsage, nil, []string{"namespaces", "--sort-by", "utilization"}},
+		{"what is idle", measuredUsage, nil, []string{"--idle"}},
+		{"of a namespace", measuredUsage, nil, []string{"-n", "billing", "-o", "json"}},
 		{"a tenant", "", []string{"resourceclaims", usagePath}, nil},
 		{"without Mica", "", nil, nil},
 		{"with another controller", "<html>", nil, nil},
-		{"a user without claims", toldUsage, []string{"resourceclaims", "namespaces/research/resourceclaims"}, nil},
-		{"of another's namespace", toldUsage, []string{"namespaces/billing/resourceclaims"}, []string{"-n", "billing"}},
-		{"of nodes", toldUsage, nil, []string{"nodes"}},
-		{"by age", toldUsage, nil, []string{"--sort-by", "age"}},
+		{"a user without claims", measuredUsage, []string{"resourceclaims", "namespaces/research/resourceclaims"}, nil},
+		{"of another's namespace", measuredUsage, []string{"namespaces/billing/resourceclaims"}, []string{"-n", "billing"}},
+		{"of nodes", measuredUsage, nil, []string{"nodes"}},
+		{"by age", measuredUsage, nil, []string{"--sort-by", "age"}},
 	} {
 		s := smallCluster(t)
 		s.forbidden = test.forbidden
@@ -53,7 +53,7 @@ func TestTopAsItsUsersSeeIt(t *testing.T) {
 // Nodes without claims are not asked.
 func TestTopAsksForTheNodesOfClaims(t *testing.T) {
 	s := smallCluster(t)
-	s.answers = map[string]string{usagePath: toldUsage}
+	s.answers = map[string]string{usagePath: measuredUsage}
 	if _, _, err := s.gpuCommand(t, "top"); err != nil {
 		t.Fatal(err)
 	}

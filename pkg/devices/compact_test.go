@@ -62,7 +62,7 @@ func TestNodesThatAreAlikeShareTheirDevices(t *testing.T) {
 	}
 }
 
-// Who reads a compact slice through Own reads what was published.
+// Own returns the published values of a compact slice.
 func TestACompactSliceHasLostNothing(t *testing.T) {
 	c := NewCompactor()
 	for _, node := range []string{"a", "b"} {

@@ -43,7 +43,7 @@ func TestSelectorsReadWhatTheyName(t *testing.T) {
 	}
 }
 
-// What an expression says of a device may change only with what it is said to read.
+// The result of an expression may change only with attributes in its Names.
 func TestSelectorsNameWhatTheyRead(t *testing.T) {
 	const name = "uuid"
 	device := func(value string) *Device {

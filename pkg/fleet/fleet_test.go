@@ -19,7 +19,7 @@ import (
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-// published is what a p5.48xlarge with so many GPUs publishes, in every shape.
+// published returns the slices of a p5.48xlarge with this number of GPUs, in every shape.
 func published(t *testing.T, node string, gpus int, taints slice.Taints) []*resourceapi.ResourceSlice {
 	t.Helper()
 	facts := fixture.Node(t, "p5.48xlarge")
@@ -38,7 +38,7 @@ func published(t *testing.T, node string, gpus int, taints slice.Taints) []*reso
 	return all
 }
 
-// claim is one of namespace research for a pod of its name, unless it has none.
+// claim returns the holdings of a claim in namespace research. If pods is set, a pod of its name uses it.
 func claim(name, node string, pods bool, results ...resourceapi.DeviceRequestAllocationResult) []Holding {
 	c := fixture.Claim(name, results...)
 	c.Namespace = "research"
@@ -61,7 +61,7 @@ func share(device, id string, has map[resourceapi.QualifiedName]string) resource
 	return result
 }
 
-// seen is a node with a GPU in each kind of use, one that is sick, and one that is cordoned.
+// everything is a node with a GPU in each kind of use, one that is sick, and one that is cordoned.
 func everything(t *testing.T) Fleet {
 	taints := slice.Taints{}
 	sick := resourceapi.DeviceTaint{Key: "gpu.nvidia.com/xid", Value: "79", Effect: resourceapi.DeviceTaintEffectNoSchedule, TimeAdded: &metav1.Time{Time: metav1.Date(2026, 10, 1, 12, 0, 0, 0, metav1.Now().UTC().Location()).Time}}

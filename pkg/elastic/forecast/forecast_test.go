@@ -20,7 +20,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout"
 )
 
-// loop stands for that of the controller: it plans when the test says so.
+// loop stands for the controller's loop. The test decides when it plans.
 type loop struct {
 	*Forecast
 	clock  *testingclock.FakePassiveClock

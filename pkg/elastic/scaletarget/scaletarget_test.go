@@ -61,7 +61,7 @@ func decode(t *testing.T, text string) *unstructured.Unstructured {
 	return object
 }
 
-// scaleOf is as the API server makes it: without what is zero.
+// scaleOf returns a Scale like the API server's, without zero values.
 func scaleOf(replicas int64, selector string) *unstructured.Unstructured {
 	scale := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"uid": "1", "resourceVersion": "7"}, "spec": map[string]any{}, "status": map[string]any{"replicas": int64(1)}}}
 	if replicas != 0 {
@@ -170,7 +170,7 @@ func TestKindsAreFoundAsKubectlFindsThem(t *testing.T) {
 	}
 }
 
-// cluster answers with what a test gives it, and counts the questions.
+// cluster answers with the objects of a test, and counts requests.
 type cluster struct {
 	client.SubResourceClient
 	object, scale *unstructured.Unstructured

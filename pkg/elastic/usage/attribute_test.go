@@ -163,8 +163,8 @@ func TestTheUsedMemoryOfASharedDeviceIsThatOfItsSharers(t *testing.T) {
 	}
 }
 
-// A partition of an A100 tells its memory and not its utilization.
-func TestWhatOneDeviceDoesNotTellIsUnknownOfAll(t *testing.T) {
+// A partition of an A100 reports memory and no utilization.
+func TestAFigureThatOneDeviceLacksIsUnknown(t *testing.T) {
 	whole := hold{device: workload.Device{Holding: devices.Holding{ID: devices.ID{Name: "gpu-0"}}}, node: "n1", reading: reads(0.5, 40, 80), fraction: alone, together: 1}
 	silent := whole
 	silent.device.Name = "gpu-1-mig-1g5gb-19-0"

@@ -67,8 +67,8 @@ func TestAWorkloadWithoutDevicesUsesNone(t *testing.T) {
 	}
 }
 
-// kubelet attaches volumes before it has claims prepared, so that for minutes no plugin tells of
-// the devices of a pod that starts. One such pod must not hide how busy the others are.
+// kubelet attaches volumes before it prepares claims, so for minutes no plugin reports the devices of a
+// starting pod. Such a pod must not hide how busy the others are.
 func TestDevicesOfAPodThatHasNotStartedAreIdle(t *testing.T) {
 	r := newRig(t)
 	r.plugins.tell(page(series("gpu-0", 0.5, 60*gi, 80*gi, t0))...)

@@ -118,7 +118,7 @@ func TestAPluginThatIsNotThereIsAnError(t *testing.T) {
 	fixture.Sentence(t, err, "pod mica/a", "connection refused", "NetworkPolicy")
 }
 
-// A node is asked within the cluster, whatever the environment says of proxies.
+// Plugins are in the cluster, so proxies of the environment are ignored.
 func TestPluginsAreNotAskedThroughAProxy(t *testing.T) {
 	if newHTTPClient().Transport.(*http.Transport).Proxy != nil {
 		t.Error("there is a proxy")

@@ -13,7 +13,7 @@ import (
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-// nodes answer as they are told, and count how they are asked.
+// nodes answers for all nodes, and counts requests.
 type nodes struct {
 	mu          sync.Mutex
 	err         error

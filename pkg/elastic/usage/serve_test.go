@@ -23,7 +23,7 @@ func serving(pods ...client.Object) *server {
 	return NewServer(Options{Driver: testDriver, Reader: reader, Namespace: testNamespace, Plugin: testLabels.AsSelector()}).(*server)
 }
 
-// answered is what the server says to a request.
+// answered returns the server's answer to a request.
 func answered(t *testing.T, s *server, ctx context.Context, method, url string) (Fleet, int, string) {
 	t.Helper()
 	w := httptest.NewRecorder()

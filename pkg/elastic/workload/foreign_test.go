@@ -85,8 +85,8 @@ func TestAGangIsItsReplicas(t *testing.T) {
 	}
 }
 
-// A Rollout's pods are made by ReplicaSets, and those of an adapter say themselves what they ask for.
-func TestTheNextPodIsLikeTheNewestWhereNothingElseTells(t *testing.T) {
+// ReplicaSets create a Rollout's pods. An adapter has no template, so its newest pod is the sample.
+func TestWithoutATemplateTheNextPodIsLikeTheNewest(t *testing.T) {
 	at := func(minute int) func(*corev1.Pod) {
 		return func(pod *corev1.Pod) {
 			pod.CreationTimestamp = metav1.NewTime(time.Unix(0, 0).Add(time.Duration(minute) * time.Minute))

@@ -82,7 +82,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 	return h
 }
 
-// step does one thing and says what.
+// step does one thing and describes it.
 func (h *history) step() string {
 	actions := []func() string{
 		h.createPod, h.createPod, h.changePod, h.changePod, h.makeClaim, h.makeClaim, h.nameClaim, h.nameClaim, h.removePod,

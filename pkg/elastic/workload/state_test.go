@@ -228,8 +228,8 @@ func TestClaimsOfTheNextPod(t *testing.T) {
 	}
 }
 
-// Pods come and go in a roll-out: how many replicas there are to be is what the workload says.
-func TestReplicasAreThoseThatTheWorkloadIsToHave(t *testing.T) {
+// A rollout has more pods than replicas, so the spec has the number.
+func TestReplicasAreThoseOfTheSpec(t *testing.T) {
 	three := newDeployment("three")
 	three.Spec.Replicas = ptr.To(int32(3))
 	w := newWorld(t, three, newDeployment("unset"))

@@ -43,7 +43,7 @@ type world struct {
 	index   *Index
 }
 
-// targets are workloads of other kinds, by what they are called.
+// targets are workloads of other kinds, by name.
 type targets map[string]*scaletarget.Target
 
 func (t targets) Read(_ context.Context, name scaletarget.Name) (*scaletarget.Target, error) {
@@ -94,7 +94,7 @@ func newWorld(t testing.TB, objects ...client.Object) *world {
 	return w
 }
 
-// add, change and remove hand over copies: what the cache has is never written to.
+// add, change and remove pass copies, because objects of the cache must not change.
 func (w *world) add(objects ...client.Object) {
 	for _, o := range objects {
 		w.sources[reflect.TypeOf(o)].Add(o.DeepCopyObject())
@@ -260,7 +260,7 @@ func namesTemplate(entry, template string) func(*corev1.Pod) {
 	}
 }
 
-// hasGenerated is what the claim controller writes once it has made a claim.
+// hasGenerated sets the status that the claim controller writes after it has created a claim.
 func hasGenerated(entry string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		pod.Status.ResourceClaimStatuses = append(pod.Status.ResourceClaimStatuses,

@@ -24,7 +24,7 @@ const (
 	effect = resourceapi.DeviceTaintEffectNoSchedule
 )
 
-// published is what a node with two H100 publishes, in all shapes.
+// published returns the slices of a node with two H100, in all shapes.
 func published(t *testing.T, node string) []*resourceapi.ResourceSlice {
 	t.Helper()
 	facts := fixture.Node(t, "p5.48xlarge")
