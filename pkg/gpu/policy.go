@@ -33,10 +33,6 @@ func (p Policy) Check(g GPU) error {
 	return nil
 }
 
-// volta is the first compute capability with time-slice intervals, and with
-// limits for the clients of MPS.
-const volta = 7
-
 func (t TimeSlicing) check(g GPU) error {
 	if t.Replicas < MinShares || t.Replicas > MaxReplicas {
 		return fmt.Errorf("replicas is %d: choose %d to %d", t.Replicas, MinShares, MaxReplicas)
@@ -44,7 +40,7 @@ func (t TimeSlicing) check(g GPU) error {
 	if !slices.Contains(Intervals, t.Interval) {
 		return fmt.Errorf("interval is %q: choose one of %q", t.Interval, Intervals)
 	}
-	if t.Interval != DefaultInterval && g.before(volta) {
+	if t.Interval != DefaultInterval && g.BeforeVolta() {
 		return fmt.Errorf("interval is %s, but a %s (compute capability %s) has none that could be set: use %s, or keep the policy from this GPU",
 			t.Interval, g.ProductName, g.ComputeCapability, DefaultInterval)
 	}
@@ -55,21 +51,18 @@ func (m MPS) check(g GPU) error {
 	if m.Clients < MinShares || m.Clients > MaxClients {
 		return fmt.Errorf("clients is %d: choose %d to %d", m.Clients, MinShares, MaxClients)
 	}
-	if g.before(volta) {
+	if g.BeforeVolta() {
 		return fmt.Errorf("a %s (compute capability %s) cannot limit the clients of MPS: keep the policy from this GPU", g.ProductName, g.ComputeCapability)
 	}
 	return nil
 }
 
 // BeforeVolta reports whether the GPU is known to have neither time-slice intervals nor
-// limits for the clients of MPS.
-func (g GPU) BeforeVolta() bool { return g.before(volta) }
-
-// before reports whether the GPU is known to be older than a major compute capability.
-func (g GPU) before(major int) bool {
-	own, _, _ := strings.Cut(g.ComputeCapability, ".")
-	n, err := strconv.Atoi(own)
-	return err == nil && n < major
+// limits for the clients of MPS: Volta's compute capability is 7.0.
+func (g GPU) BeforeVolta() bool {
+	major, _, _ := strings.Cut(g.ComputeCapability, ".")
+	n, err := strconv.Atoi(major)
+	return err == nil && n < 7
 }
 
 // offers reports whether partitions of a profile are for one claim each.

@@ -19,7 +19,7 @@ func (g GPU) FreeResources() Resources {
 			free.slices |= sliceBits(start, p.Size)
 		}
 		free.memory = max(free.memory, p.MemoryBytes)
-		free.Engines = free.Engines.atLeast(p.Engines)
+		free.Engines = free.Engines.with(p.Engines, func(a, b int) int { return max(a, b) })
 	}
 	for _, i := range g.Instances {
 		free.slices &^= sliceBits(i.Start, i.Size)
@@ -51,11 +51,6 @@ func sliceBits(start, size int) uint64 {
 		return 0
 	}
 	return (^uint64(0) >> (maxSlices - size)) << start
-}
-
-// atLeast is the larger of both, engine by engine.
-func (e Engines) atLeast(o Engines) Engines {
-	return e.with(o, func(a, b int) int { return max(a, b) })
 }
 
 // less is what is left of e without o, never below none.

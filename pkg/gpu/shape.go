@@ -1,5 +1,7 @@
 package gpu
 
+import "slices"
+
 // Shape is one way in which a physical GPU can be given to a claim.
 type Shape interface {
 	// Name is the device's name in the node's pool: a DNS label, unique on
@@ -65,39 +67,21 @@ func ByDefault(GPU) Policy { return Policy{Whole: true, MIG: true} }
 // tries devices in this order, then GPU by GPU its partitions. The GPUs'
 // Instances must be those that are not ours.
 func Shapes(gpus []GPU, policy func(GPU) Policy) []Shape {
-	sorted := SortByLocality(gpus)
-	policies := make([]Policy, len(sorted))
-	for i, g := range sorted {
-		policies[i] = policy(g)
-	}
-	var shapes []Shape
-	for _, coarse := range []func(Whole, Policy) (Shape, bool){whole, timeSliced, servedByMPS} {
-		for i, g := range sorted {
-			if shape, offered := coarse(Whole{GPU: g}, policies[i]); offered && g.OffersWhole() {
-				shapes = append(shapes, shape)
-			}
+	var whole, timeSliced, served, partitions []Shape
+	for _, g := range SortByLocality(gpus) {
+		p, w := policy(g), Whole{GPU: g}
+		if g.OffersWhole() && p.Whole {
+			whole = append(whole, w)
 		}
+		if g.OffersWhole() && p.TimeSlicing != nil {
+			timeSliced = append(timeSliced, Share{Of: w, Sharing: *p.TimeSlicing})
+		}
+		if g.OffersWhole() && p.MPS != nil {
+			served = append(served, Share{Of: w, Sharing: *p.MPS})
+		}
+		partitions = append(partitions, g.partitioned(p)...)
 	}
-	for i, g := range sorted {
-		shapes = append(shapes, g.partitioned(policies[i])...)
-	}
-	return shapes
-}
-
-func whole(w Whole, p Policy) (Shape, bool) { return w, p.Whole }
-
-func timeSliced(w Whole, p Policy) (Shape, bool) {
-	if p.TimeSlicing == nil {
-		return nil, false
-	}
-	return Share{Of: w, Sharing: *p.TimeSlicing}, true
-}
-
-func servedByMPS(w Whole, p Policy) (Shape, bool) {
-	if p.MPS == nil {
-		return nil, false
-	}
-	return Share{Of: w, Sharing: *p.MPS}, true
+	return slices.Concat(whole, timeSliced, served, partitions)
 }
 
 // partitioned are the partitions of a GPU, those for one claim each before those
