@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -108,29 +107,4 @@ func (b Board) validate() error {
 		return fmt.Errorf("catalogue board %q has NVLink without links or version", b.Name)
 	}
 	return nil
-}
-
-// clone keeps callers from changing the tables.
-func (b Board) clone() Board {
-	if b.NVLink != nil {
-		link := *b.NVLink
-		b.NVLink = &link
-	}
-	b.Unverified = slices.Clone(b.Unverified)
-	if b.MIG != nil {
-		g := b.MIG.clone()
-		b.MIG = &g
-	}
-	return b
-}
-
-// clone keeps callers from changing the tables.
-func (g Geometry) clone() Geometry {
-	g.PCIDeviceIDs = slices.Clone(g.PCIDeviceIDs)
-	g.Profiles = slices.Clone(g.Profiles)
-	for i := range g.Profiles {
-		g.Profiles[i].Starts = slices.Clone(g.Profiles[i].Starts)
-		g.Profiles[i].Unverified = slices.Clone(g.Profiles[i].Unverified)
-	}
-	return g
 }

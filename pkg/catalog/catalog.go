@@ -1,16 +1,16 @@
 // Package catalog owns facts about NVIDIA boards that are the same on every
-// machine: product names, PCI device IDs, memory as the driver reports it, and
-// MIG geometry; and which of them the machine types of EC2 have, and where. The facts are embedded data files with the source beside each
-// number; the package offers types and pure lookups over them. It never reads
-// hardware, never guesses a number that was not captured, and is never a reason
-// to disbelieve what NVML says of a board that is there.
+// machine: product names, PCI device IDs, memory as the driver reports it, MIG
+// geometry, and which boards the machine types of EC2 have. The facts are
+// embedded data files with the source beside each number; the package offers
+// types and pure lookups over them. It never reads hardware, never guesses a
+// number that was not captured, and never overrides what NVML reports of a board
+// that is there.
 package catalog
 
 import (
 	"embed"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 
 	"sigs.k8s.io/yaml"
@@ -61,11 +61,6 @@ func decode(read func(string) ([]byte, error)) (tables, error) {
 	if err := t.link(); err != nil {
 		return tables{}, err
 	}
-	return t.withInstances(read)
-}
-
-// withInstances reads which boards the machine types have.
-func (t tables) withInstances(read func(string) ([]byte, error)) (tables, error) {
 	var file instanceFile
 	if err := decodeFile(read, "instances.yaml", &file); err != nil {
 		return tables{}, err
@@ -116,15 +111,9 @@ func (t tables) link() error {
 	return nil
 }
 
-// Boards returns every board of the catalogue, ordered by name.
-func Boards() []Board {
-	boards := make([]Board, 0, len(load().boards))
-	for _, b := range load().boards {
-		boards = append(boards, b.clone())
-	}
-	slices.SortFunc(boards, func(a, b Board) int { return strings.Compare(a.Name, b.Name) })
-	return boards
-}
+// Boards returns every board of the catalogue. Like all results of this package, they share the
+// tables: callers do not change them.
+func Boards() []Board { return load().boards }
 
 // BoardByName returns the board that the catalogue lists under name.
 func BoardByName(name string) (Board, bool) {
@@ -138,19 +127,12 @@ func BoardByProductName(name string) (Board, bool) {
 }
 
 func find(match func(Board) bool) (Board, bool) {
-	boards := load().boards
-	i := slices.IndexFunc(boards, match)
+	i := slices.IndexFunc(load().boards, match)
 	if i < 0 {
 		return Board{}, false
 	}
-	return boards[i].clone(), true
+	return load().boards[i], true
 }
 
 // Geometries returns every complete MIG geometry of the catalogue.
-func Geometries() []Geometry {
-	geometries := make([]Geometry, 0, len(load().geometries))
-	for _, g := range load().geometries {
-		geometries = append(geometries, g.clone())
-	}
-	return geometries
-}
+func Geometries() []Geometry { return load().geometries }

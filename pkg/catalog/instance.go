@@ -57,7 +57,7 @@ var (
 func InstanceByType(name string) (Instance, error) {
 	t := load()
 	if i, known := t.instances[name]; known {
-		return i.clone(), nil
+		return i, nil
 	}
 	familyName, _, _ := strings.Cut(name, ".")
 	for _, w := range t.without {
@@ -79,21 +79,3 @@ func InstanceByType(name string) (Instance, error) {
 
 // InstanceTypes are the names of all that can be predicted, in order.
 func InstanceTypes() []string { return slices.Sorted(maps.Keys(load().instances)) }
-
-// clone keeps callers from changing the tables.
-func (i Instance) clone() Instance {
-	i.Board = i.Board.clone()
-	i.GPUs = slices.Clone(i.GPUs)
-	for j := range i.GPUs {
-		i.GPUs[j].NUMANode, i.GPUs[j].ECC = copyOf(i.GPUs[j].NUMANode), copyOf(i.GPUs[j].ECC)
-	}
-	return i
-}
-
-func copyOf[T any](p *T) *T {
-	if p == nil {
-		return nil
-	}
-	value := *p
-	return &value
-}

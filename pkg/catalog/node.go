@@ -13,15 +13,15 @@ import (
 // (NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED in nvml.h).
 const hopper = 9
 
-// Node is what NVML and sysfs will tell on a node of the type. What the catalogue does not
-// know is left out; UUIDs are made up, and so are the minor numbers, which follow the order
-// of the PCI bus here. The versions may be empty.
+// Node is what NVML and sysfs will report on a node of the type. It leaves out what the catalogue
+// does not know. UUIDs are made up, and so are the minor numbers, which follow the order of the
+// PCI bus here. The versions may be empty.
 func (i Instance) Node(driverVersion, cudaVersion string) gpu.Node {
 	node := gpu.Node{DriverVersion: driverVersion, CUDAVersion: cudaVersion}
 	for index, slot := range i.GPUs {
 		g := i.Board.gpu(index)
-		g.PCIBusID, g.PCIeRoot, g.NUMANode = slot.PCIBusID, slot.PCIeRoot, copyOf(slot.NUMANode)
-		g.MemoryBytes, g.ECCEnabled = slot.MemoryMiB<<20, copyOf(slot.ECC)
+		g.PCIBusID, g.PCIeRoot, g.NUMANode = slot.PCIBusID, slot.PCIeRoot, slot.NUMANode
+		g.MemoryBytes, g.ECCEnabled = slot.MemoryMiB<<20, slot.ECC
 		if i.NVLink && len(i.GPUs) > 1 {
 			g.NVLinkGroup = ptr.To(0)
 		}
@@ -30,7 +30,7 @@ func (i Instance) Node(driverVersion, cudaVersion string) gpu.Node {
 	return node
 }
 
-// Node is what NVML will tell on a node with so many GPUs of the board. Where they sit, and
+// Node is what NVML will report on a node with count GPUs of the board. Where they sit, and
 // whether they are linked, is unknown.
 func (b Board) Node(count int, driverVersion, cudaVersion string) gpu.Node {
 	node := gpu.Node{DriverVersion: driverVersion, CUDAVersion: cudaVersion}

@@ -47,22 +47,6 @@ func TestSortByLocality(t *testing.T) {
 	}
 }
 
-func TestShapesLeaveOutPartitionedGPUs(t *testing.T) {
-	shapes := Shapes([]GPU{
-		{Minor: 3, UUID: "GPU-3", MIG: MIGDisabled},
-		{Minor: 1, UUID: "GPU-1", MIG: MIGEnabled},
-		{Minor: 0, UUID: "GPU-0", MIG: MIGUnsupported},
-	}, ByDefault)
-	var got []string
-	for _, shape := range shapes {
-		got = append(got, fmt.Sprintf("%s %s %s", shape.Name(), shape.Type(), shape.Physical().UUID))
-	}
-	want := []string{"gpu-0 gpu GPU-0", "gpu-3 gpu GPU-3"}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
 func TestGroupByNVLink(t *testing.T) {
 	gpus := []GPU{{Minor: 5, UUID: "a"}, {Minor: 2, UUID: "b"}, {Minor: 9, UUID: "c"}, {Minor: 7, UUID: "d"}}
 	for name, tc := range map[string]struct {

@@ -17,17 +17,12 @@ import (
 // (DeviceAttributeMaxValueLength in k8s.io/api/resource/v1).
 const maxStringLength = resourceapi.DeviceAttributeMaxValueLength
 
-type (
-	attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute
-	capacities map[resourceapi.QualifiedName]resourceapi.DeviceCapacity
-)
-
 // device describes a shape of the GPU whose attributes are common.
-func device(common attributes, shape gpu.Shape) resourceapi.Device {
-	attrs, capacity := maps.Clone(common), capacities{}
-	attrs.text(gpu.AttributeType, shape.Type())
-	shape.Describe(description{attrs, capacity})
-	described := resourceapi.Device{Name: shape.Name(), Attributes: attrs, Capacity: capacity}
+func device(common map[resourceapi.QualifiedName]resourceapi.DeviceAttribute, shape gpu.Shape) resourceapi.Device {
+	d := description{maps.Clone(common), map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{}}
+	d.Text(gpu.AttributeType, shape.Type())
+	shape.Describe(d)
+	described := resourceapi.Device{Name: shape.Name(), Attributes: d.attributes, Capacity: d.capacities}
 	if shape.Form().Shares > 0 {
 		described.AllowMultipleAllocations = ptr.To(true)
 	}
@@ -36,18 +31,26 @@ func device(common attributes, shape gpu.Shape) resourceapi.Device {
 
 // description collects a shape's description as values of the API.
 type description struct {
-	attributes attributes
-	capacities capacities
+	attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute
+	capacities map[resourceapi.QualifiedName]resourceapi.DeviceCapacity
 }
 
-// Text implements gpu.Description.
+// Text implements gpu.Description. It cuts what the API server would refuse.
 func (d description) Text(name, value string) {
-	d.attributes.text(resourceapi.QualifiedName(name), value)
+	if value == "" {
+		return
+	}
+	if len(value) > maxStringLength {
+		value = strings.ToValidUTF8(value[:maxStringLength], "")
+	}
+	d.attributes[resourceapi.QualifiedName(name)] = resourceapi.DeviceAttribute{StringValue: &value}
 }
 
 // Number implements gpu.Description.
 func (d description) Number(name string, value *int) {
-	d.attributes.number(resourceapi.QualifiedName(name), value)
+	if value != nil {
+		d.attributes[resourceapi.QualifiedName(name)] = resourceapi.DeviceAttribute{IntValue: ptr.To(int64(*value))}
+	}
 }
 
 // Truth implements gpu.Description.
@@ -84,49 +87,27 @@ func (d description) Divisible(name string, of gpu.Divisible) {
 }
 
 // common are the attributes of all shapes of a GPU.
-func common(node gpu.Node, g gpu.GPU) attributes {
-	attrs := attributes{}
-	attrs.text(gpu.AttributeProductName, g.ProductName)
-	attrs.text(gpu.AttributeBrand, g.Brand)
-	attrs.text(gpu.AttributeArchitecture, g.Architecture)
-	attrs.text(gpu.AttributeAddressingMode, g.AddressingMode)
-	attrs.text(deviceattribute.StandardDeviceAttributePCIBusID, g.PCIBusID)
-	attrs.text(deviceattribute.StandardDeviceAttributePCIeRoot, g.PCIeRoot)
-	attrs.number(deviceattribute.StandardDeviceAttributeNUMANode, g.NUMANode)
-	for name, version := range map[resourceapi.QualifiedName]string{
-		gpu.AttributeComputeCapability: g.ComputeCapability,
-		gpu.AttributeDriverVersion:     node.DriverVersion,
-		gpu.AttributeCUDAVersion:       node.CUDAVersion,
-	} {
-		attrs.version(name, version)
-	}
-	return attrs
-}
-
-// text leaves out what is unknown, and cuts what the API server would refuse.
-func (a attributes) text(name resourceapi.QualifiedName, value string) {
-	if value == "" {
-		return
-	}
-	if len(value) > maxStringLength {
-		value = strings.ToValidUTF8(value[:maxStringLength], "")
-	}
-	a[name] = resourceapi.DeviceAttribute{StringValue: &value}
-}
-
-func (a attributes) number(name resourceapi.QualifiedName, value *int) {
-	if value != nil {
-		a[name] = resourceapi.DeviceAttribute{IntValue: ptr.To(int64(*value))}
-	}
+func common(node gpu.Node, g gpu.GPU) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
+	d := description{attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}}
+	d.Text(gpu.AttributeProductName, g.ProductName)
+	d.Text(gpu.AttributeBrand, g.Brand)
+	d.Text(gpu.AttributeArchitecture, g.Architecture)
+	d.Text(gpu.AttributeAddressingMode, g.AddressingMode)
+	d.Text(string(deviceattribute.StandardDeviceAttributePCIBusID), g.PCIBusID)
+	d.Text(string(deviceattribute.StandardDeviceAttributePCIeRoot), g.PCIeRoot)
+	d.Number(string(deviceattribute.StandardDeviceAttributeNUMANode), g.NUMANode)
+	d.version(gpu.AttributeComputeCapability, g.ComputeCapability)
+	d.version(gpu.AttributeDriverVersion, node.DriverVersion)
+	d.version(gpu.AttributeCUDAVersion, node.CUDAVersion)
+	return d.attributes
 }
 
 // version writes NVIDIA's versions as the strict semantic versions that the
 // API demands: "580.95.05" becomes "580.95.5", "9.0" becomes "9.0.0".
 // It leaves out what cannot become one.
-func (a attributes) version(name resourceapi.QualifiedName, value string) {
+func (d description) version(name resourceapi.QualifiedName, value string) {
 	parsed, err := semver.ParseTolerant(value)
-	if err != nil || len(parsed.String()) > maxStringLength {
-		return
+	if err == nil && len(parsed.String()) <= maxStringLength {
+		d.attributes[name] = resourceapi.DeviceAttribute{VersionValue: ptr.To(parsed.String())}
 	}
-	a[name] = resourceapi.DeviceAttribute{VersionValue: ptr.To(parsed.String())}
 }

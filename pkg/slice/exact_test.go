@@ -79,9 +79,7 @@ func TestSchedulerAdmitsExactlyWhatFitsBesideOthers(t *testing.T) {
 func TestSchedulerAdmitsExactlyWhatFitsInShares(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"h100-80gb", "a30-24gb"} {
-		geometries := catalog.Geometries()
-		geometry := geometries[slices.IndexFunc(geometries, func(g catalog.Geometry) bool { return g.Name == name })]
-		g := gpu.GPU{MIG: gpu.MIGDisabled, MIGSwitchable: true, Profiles: geometry.GPUProfiles(), MemoryBytes: 24 << 30}
+		g := boardOf(name)
 		all := gpu.Policy{Whole: true, MIG: true, TimeSlicing: &quarters, MPS: &fourClients, SharedProfiles: map[string]gpu.Sharing{}}
 		for i, p := range g.Profiles {
 			if i%2 == 0 { // the others are for one claim only
@@ -99,15 +97,20 @@ func TestSchedulerAdmitsExactlyWhatFitsInShares(t *testing.T) {
 	}
 	t.Run("beside partitions in shares", func(t *testing.T) {
 		t.Parallel()
-		geometries := catalog.Geometries()
-		geometry := geometries[slices.IndexFunc(geometries, func(g catalog.Geometry) bool { return g.Name == "a30-24gb" })]
-		g := gpu.GPU{MIG: gpu.MIGDisabled, MIGSwitchable: true, Profiles: geometry.GPUProfiles()}
-		checkExact(t, g, gpu.Policy{Whole: true, MIG: true, SharedProfiles: map[string]gpu.Sharing{geometry.GPUProfiles()[0].Name: quarters}})
+		g := boardOf("a30-24gb")
+		checkExact(t, g, gpu.Policy{Whole: true, MIG: true, SharedProfiles: map[string]gpu.Sharing{g.Profiles[0].Name: quarters}})
 	})
 	t.Run("a board that cannot be divided", func(t *testing.T) {
 		t.Parallel()
 		checkPairs(t, gpu.GPU{MemoryBytes: 24 << 30}, gpu.Policy{Whole: true, TimeSlicing: &quarters, MPS: &fourClients})
 	})
+}
+
+// boardOf is a GPU of a geometry.
+func boardOf(geometry string) gpu.GPU {
+	all := catalog.Geometries()
+	i := slices.IndexFunc(all, func(g catalog.Geometry) bool { return g.Name == geometry })
+	return gpu.GPU{MIG: gpu.MIGDisabled, MIGSwitchable: true, Profiles: all[i].GPUProfiles(), MemoryBytes: 24 << 30}
 }
 
 // checkPairs asks for each device beside each other, and beside a share of itself.

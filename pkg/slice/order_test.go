@@ -7,7 +7,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/mica-gpu/mica/pkg/catalog"
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
@@ -103,9 +102,7 @@ func TestThePublishedOrderLeavesMostRoom(t *testing.T) {
 	for _, name := range []string{"h100-80gb", "a30-24gb", "rtx-pro-6000-96gb"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			geometries := catalog.Geometries()
-			geometry := geometries[slices.IndexFunc(geometries, func(g catalog.Geometry) bool { return g.Name == name })]
-			g := gpu.GPU{MIG: gpu.MIGDisabled, MIGSwitchable: true, Profiles: geometry.GPUProfiles()}
+			g := boardOf(name)
 			placed := map[string]int{}
 			for name, order := range orders() {
 				placed[name] = claimsPlaced(g, order)

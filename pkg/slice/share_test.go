@@ -108,7 +108,7 @@ func TestDefaultSharesFillADevice(t *testing.T) {
 			}
 			for _, sharing := range sharings {
 				share := gpu.Share{Of: gpu.Whole{GPU: gpu.GPU{UUID: "GPU", MemoryBytes: bytes}}, Sharing: sharing}
-				described := device(attributes{}, share)
+				described := device(common(gpu.Node{}, gpu.GPU{}), share)
 				checkDevice(t, described)
 				for name, capacity := range described.Capacity {
 					if byDefault := capacity.RequestPolicy.Default.Value(); byDefault*int64(count) > capacity.Value.Value() {

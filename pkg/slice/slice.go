@@ -16,9 +16,6 @@ import (
 // of the attributes. It is that of NVIDIA's driver, so that manifests work unchanged.
 const DefaultDriver = "gpu.nvidia.com"
 
-// maxCounterSets is the API server's limit of counter sets in a slice.
-const maxCounterSets = resourceapi.ResourceSliceMaxCounterSets
-
 // Pool is the content of a node's pool. The scheduler tries devices in their order. The
 // first slice has entire GPUs, which are few: those for one claim, then those in shares.
 // Partitions follow, one slice per GPU, so that a change of one GPU touches one slice. The
@@ -38,11 +35,15 @@ func Pool(node gpu.Node, shapes []gpu.Shape, taints Taints) resourceslice.Pool {
 		}
 	}
 	inOrder(entire, shapes)
-	pool := resourceslice.Pool{Slices: slices.Concat(devices(entire), partitions, counterSlices(sets))}
-	if len(pool.Slices) == 0 {
-		pool.Slices = []resourceslice.Slice{{Devices: []resourceapi.Device{}}}
+	return poolOf(slices.Concat(devices(entire), partitions, counterSlices(sets)))
+}
+
+// poolOf is a pool of the slices, or of one without devices.
+func poolOf(all []resourceslice.Slice) resourceslice.Pool {
+	if len(all) == 0 {
+		all = []resourceslice.Slice{{Devices: []resourceapi.Device{}}}
 	}
-	return pool
+	return resourceslice.Pool{Slices: all}
 }
 
 // Whole is the device of an entire GPU that is offered to one claim at a time, without
@@ -66,11 +67,7 @@ func WithoutCounters(pool resourceslice.Pool) resourceslice.Pool {
 			kept = append(kept, device)
 		}
 	}
-	without := resourceslice.Pool{Slices: devices(kept)}
-	if len(without.Slices) == 0 {
-		without.Slices = []resourceslice.Slice{{Devices: []resourceapi.Device{}}}
-	}
-	return without
+	return poolOf(devices(kept))
 }
 
 func isWhole(device resourceapi.Device) bool {
@@ -107,10 +104,7 @@ func edited(pool resourceslice.Pool, edit func([]resourceapi.Device) []resourcea
 			kept = append(kept, s)
 		}
 	}
-	if len(kept) == 0 {
-		kept = []resourceslice.Slice{{Devices: []resourceapi.Device{}}}
-	}
-	return resourceslice.Pool{Slices: kept}
+	return poolOf(kept)
 }
 
 // described is what is published of one GPU.
@@ -181,7 +175,7 @@ func devices(all []resourceapi.Device) []resourceslice.Slice {
 
 func counterSlices(sets []resourceapi.CounterSet) []resourceslice.Slice {
 	var split []resourceslice.Slice
-	for chunk := range slices.Chunk(sets, maxCounterSets) {
+	for chunk := range slices.Chunk(sets, resourceapi.ResourceSliceMaxCounterSets) {
 		split = append(split, resourceslice.Slice{SharedCounters: chunk})
 	}
 	return split
