@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
+	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
@@ -36,37 +36,30 @@ func newPolicyView(client Policies, nodes kubernetes.Interface, nodeName string,
 	if client == nil {
 		return v
 	}
-	v.policies = informerOf(&v1alpha1.GPUPolicy{}, client, cache.ListWatch{
+	lists := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			return client.List(ctx, options)
 		},
 		WatchFuncWithContext: client.Watch,
-	}, onlySpec, v.policyChanged)
+	}
+	v.policies = cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lists, client), &v1alpha1.GPUPolicy{}, 0, nil)
+	follow(v.policies, onlySpec, v.policyChanged)
 	_ = v.policies.SetWatchErrorHandlerWithContext(v.notShown) // fails after the start only
-	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, nodeName).String()
-	v.node = informerOf(&corev1.Node{}, nodes, cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			options.FieldSelector = selector
-			return nodes.CoreV1().Nodes().List(ctx, options)
-		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			options.FieldSelector = selector
-			return nodes.CoreV1().Nodes().Watch(ctx, options)
-		},
-	}, onlyDeciding, v.nodeChanged)
+	v.node = coreinformers.NewFilteredNodeInformer(nodes, 0, nil, func(options *metav1.ListOptions) {
+		options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, nodeName).String()
+	})
+	follow(v.node, onlyDeciding, v.nodeChanged)
 	return v
 }
 
-// informerOf calls changed after every change, with nil for an object that was created or deleted.
-func informerOf(object runtime.Object, client any, lists cache.ListWatch, keep cache.TransformFunc, changed func(before, after any)) cache.SharedIndexInformer {
-	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(&lists, client), object, 0, cache.Indexers{})
+// follow calls changed after every change, with nil for an object that was created or deleted.
+func follow(informer cache.SharedIndexInformer, keep cache.TransformFunc, changed func(before, after any)) {
 	_ = informer.SetTransform(keep) // these fail after the start only
 	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { changed(nil, object) },
 		UpdateFunc: changed,
 		DeleteFunc: func(object any) { changed(object, nil) },
 	})
-	return informer
 }
 
 // get returns false until both have been read. The node is nil if it does not exist.

@@ -1,7 +1,6 @@
 package publish
 
 import (
-	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -128,25 +127,4 @@ func TestATaintKeepsItsTime(t *testing.T) {
 			t.Errorf("after a wipe: got %v, want %v for the second", times, own.TimeAdded)
 		}
 	})
-}
-
-// Two copies of the maps would be a tenth of the plugin's memory.
-func TestWhatIsReadSharesTheDesiredMaps(t *testing.T) {
-	since := metav1.NewTime(time.Unix(1e9, 0))
-	want := channels(t, resourceapi.DeviceTaint{Key: "k", Effect: resourceapi.DeviceTaintEffectNoSchedule})
-	read := &resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{
-		Pool: resourceapi.ResourcePool{Name: "channels"}, Devices: want.DeepCopy().Pools["channels"].Slices[0].Devices,
-	}}
-	read.Spec.Devices[0].Taints[0].TimeAdded = &since
-	read.Spec.Devices[1].Attributes["type"] = resourceapi.DeviceAttribute{StringValue: ptr.To("other")}
-	got := share(read, &want).Spec.Devices
-	desired := want.Pools["channels"].Slices[0].Devices
-	for i, shared := range []bool{true, false} {
-		if same := reflect.ValueOf(got[i].Attributes).Pointer() == reflect.ValueOf(desired[i].Attributes).Pointer(); same != shared {
-			t.Errorf("%s: attributes are shared: %t", got[i].Name, same)
-		}
-	}
-	if !got[0].Taints[0].TimeAdded.Equal(&since) || *got[1].Attributes["type"].StringValue != "other" {
-		t.Errorf("got %+v", got)
-	}
 }

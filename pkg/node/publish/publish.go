@@ -101,7 +101,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 		klog.FromContext(ctx).Error(err, "Cannot publish devices for the first time; retrying")
 	}
 	first := step(existing, *resources)
-	view := newSliceView(p.client, p.driver, p.nodeName, p.get, p.changed.Wake)
+	view := newSliceView(p.client, p.driver, p.nodeName, p.changed.Wake)
 	stop := view.start(ctx)
 	defer stop()
 	controller, err := resourceslice.StartController(ctx, resourceslice.Options{
