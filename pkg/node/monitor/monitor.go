@@ -39,8 +39,8 @@ const (
 	stallTime = 5 * time.Minute
 	// roundPause bounds how often events cause polls.
 	roundPause = 500 * time.Millisecond
-	// tellPause bounds how often Changed is called, because it makes the plugin write slices.
-	tellPause = 2500 * time.Millisecond
+	// changedPause bounds how often Changed is called, because it makes the plugin write slices.
+	changedPause = 2500 * time.Millisecond
 	// maxPending bounds the events of a GPU between two rounds; the first ones have the cause.
 	maxPending = 64
 	// attempts is how often polls of a GPU may fail before it counts as lost.
@@ -102,7 +102,7 @@ type Monitor struct {
 	// filed are the faults that this process has read or written, including those that it has ended, by
 	// UUID.
 	filed map[string]health.Record
-	// seen are the GPUs as they were read last. unsaved tells that there are others than in the file.
+	// seen are the GPUs as they were read last. unsaved: the file lacks some of them.
 	seen    map[string]gpu.GPU
 	unsaved bool
 	// stalled: the driver did not answer about any GPU in the last round.

@@ -12,17 +12,17 @@ import (
 
 // ask polls the GPUs that are due.
 func (m *Monitor) ask(ctx context.Context, gpus GPUs) error {
-	var told time.Time
-	untold := false
+	var reported time.Time
+	changed := false
 	for {
-		untold = m.round(ctx, gpus) || untold
+		changed = m.round(ctx, gpus) || changed
 		m.Repair(ctx)
 		pause := m.nextRound()
-		if untold {
-			if due := tellPause - time.Since(told); due > 0 {
+		if changed {
+			if due := changedPause - time.Since(reported); due > 0 {
 				pause = min(pause, due)
 			} else {
-				told, untold = time.Now(), false
+				reported, changed = time.Now(), false
 				m.Changed()
 			}
 		}
@@ -46,15 +46,21 @@ func (m *Monitor) nextRound() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	pause := askInterval
-	for uuid := range m.gpus {
-		if len(m.records[uuid].Faults) > 0 {
-			pause = min(pause, m.Quiet)
-		}
-		if !m.gpus[uuid].late.IsZero() {
+	for uuid, p := range m.gpus {
+		pause = min(pause, m.interval(uuid))
+		if !p.late.IsZero() {
 			pause = min(pause, lateInterval)
 		}
 	}
 	return pause
+}
+
+// interval is the time between polls of a GPU that answers. The caller holds mu.
+func (m *Monitor) interval(uuid string) time.Duration {
+	if len(m.records[uuid].Faults) > 0 {
+		return min(askInterval, m.Quiet)
+	}
+	return askInterval
 }
 
 // round polls the due GPUs in parallel, and reports whether faults have begun or ended.
@@ -115,13 +121,9 @@ func (m *Monitor) due() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var uuids []string
-	late := m.anyLate()
+	late := m.late() > 0
 	for uuid, p := range m.gpus {
-		interval := askInterval
-		if len(m.records[uuid].Faults) > 0 {
-			interval = min(interval, m.Quiet)
-		}
-		if p.missing == nil && !p.asking && (late || time.Since(p.asked) >= interval) {
+		if p.missing == nil && !p.asking && (late || time.Since(p.asked) >= m.interval(uuid)) {
 			p.asked, p.asking = time.Now(), true
 			uuids = append(uuids, uuid)
 		}
@@ -129,13 +131,14 @@ func (m *Monitor) due() []string {
 	return uuids
 }
 
-func (m *Monitor) anyLate() bool {
+// late counts the GPUs that do not answer. The caller holds mu.
+func (m *Monitor) late() (count int) {
 	for _, p := range m.gpus {
 		if !p.late.IsZero() {
-			return true
+			count++
 		}
 	}
-	return false
+	return count
 }
 
 // answered stores an answer for the next round, also one that arrives after its own.
@@ -208,13 +211,7 @@ func (m *Monitor) silent(others bool) (uuids []string) {
 // watchStall reports once that the driver does not answer about any of several GPUs.
 func (m *Monitor) watchStall(ctx context.Context, answered bool) {
 	m.mu.Lock()
-	late := 0
-	for _, p := range m.gpus {
-		if !p.late.IsZero() {
-			late++
-		}
-	}
-	was := m.stalled
+	late, was := m.late(), m.stalled
 	m.stalled = late > 1 && late == len(m.gpus) && !answered
 	begins := m.stalled && !was
 	m.mu.Unlock()

@@ -40,7 +40,6 @@ type device struct {
 	// migs are MIG devices by UUID.
 	migs map[string]migHandles
 	// The fields below are the board's and do not change.
-	// What follows is the board's and does not change.
 	profiles  []listedProfile
 	resetless *bool
 
@@ -58,7 +57,7 @@ type migHandles struct {
 	instance   nvml.GpuInstance
 	compute    nvml.ComputeInstance
 	device     nvml.Device
-	told       gpu.MIGDevice
+	info       gpu.MIGDevice
 }
 
 func newDevice(in *session, uuid string, handle nvml.Device) *device {
@@ -98,21 +97,18 @@ func (d *device) readInfo(handle nvml.GpuInstance) (gpu.Instance, nvml.Return) {
 		ID: int(info.Id), ProfileID: int(info.ProfileId), Start: int(info.Placement.Start), Size: int(info.Placement.Size),
 	}
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	// A former instance of that ID is gone.
-	maps.DeleteFunc(d.instances, func(other nvml.GpuInstance, of gpu.Instance) bool { return of.ID == read.ID && other != handle })
-	maps.DeleteFunc(d.migs, func(_ string, mig migHandles) bool { return mig.instanceID == read.ID && mig.instance != handle })
 	d.instances[handle] = read
+	d.mu.Unlock()
+	// A former instance of that ID is gone.
+	d.forget(func(other nvml.GpuInstance, of gpu.Instance) bool { return of.ID == read.ID && other != handle })
 	return read, nvml.SUCCESS
 }
 
-// keepListed drops the instances of a profile that are no longer listed.
-func (d *device) keepListed(profileID int, listed []nvml.GpuInstance) {
+// forget drops instances and the MIG devices in them.
+func (d *device) forget(which func(nvml.GpuInstance, gpu.Instance) bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	maps.DeleteFunc(d.instances, func(handle nvml.GpuInstance, of gpu.Instance) bool {
-		return of.ProfileID == profileID && !slices.Contains(listed, handle)
-	})
+	maps.DeleteFunc(d.instances, which)
 	maps.DeleteFunc(d.migs, func(_ string, mig migHandles) bool {
 		_, known := d.instances[mig.instance]
 		return !known
@@ -146,20 +142,13 @@ func (d *device) handleOf(id int) (nvml.GpuInstance, bool) {
 	return nil, false
 }
 
-// forgetInstance drops an instance and its contents.
 func (d *device) forgetInstance(id int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	maps.DeleteFunc(d.instances, func(_ nvml.GpuInstance, of gpu.Instance) bool { return of.ID == id })
-	maps.DeleteFunc(d.migs, func(_ string, mig migHandles) bool { return mig.instanceID == id })
+	d.forget(func(_ nvml.GpuInstance, of gpu.Instance) bool { return of.ID == id })
 }
 
 // forgetInstances drops all instances, such as after a contradictory answer of the driver.
 func (d *device) forgetInstances() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	clear(d.instances)
-	clear(d.migs)
+	d.forget(func(nvml.GpuInstance, gpu.Instance) bool { return true })
 }
 
 // knownIn lists the known MIG devices in a GPU instance by ID.
@@ -172,7 +161,7 @@ func (d *device) knownIn(id int) []migHandles {
 			known = append(known, mig)
 		}
 	}
-	slices.SortFunc(known, func(a, b migHandles) int { return a.told.ComputeID - b.told.ComputeID })
+	slices.SortFunc(known, func(a, b migHandles) int { return a.info.ComputeID - b.info.ComputeID })
 	return known
 }
 
@@ -187,7 +176,7 @@ func (d *device) mig(uuid string) (migHandles, bool) {
 func (d *device) keepMIG(mig migHandles) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.migs[mig.told.UUID] = mig
+	d.migs[mig.info.UUID] = mig
 }
 
 func (d *device) forgetMIG(uuid string) {
@@ -199,14 +188,14 @@ func (d *device) forgetMIG(uuid string) {
 // confirm reports whether a MIG device is still the one of the handles, and drops the handles if not.
 func (d *device) confirm(mig migHandles) (bool, error) {
 	uuid, ret := mig.device.GetUUID()
-	if ret == nvml.SUCCESS && uuid == mig.told.UUID {
+	if ret == nvml.SUCCESS && uuid == mig.info.UUID {
 		return true, nil
 	}
-	d.forgetMIG(mig.told.UUID)
+	d.forgetMIG(mig.info.UUID)
 	if ret == nvml.SUCCESS || gone(ret) || ret == nvml.ERROR_NOT_SUPPORTED {
 		return false, nil
 	}
-	return false, check(ret, "read the UUID of "+mig.told.UUID, d.uuid)
+	return false, check(ret, "read the UUID of "+mig.info.UUID, d.uuid)
 }
 
 // listedProfile is a profile of GPU instances that the driver lists for the board.

@@ -94,7 +94,7 @@ func (s *sessions) await() (Report, awaited, error) {
 // answer does not affect the others.
 func (s *sessions) listen(in *session) (nvml.EventSet, error) {
 	for _, d := range in.devices() {
-		if in.heard[d] {
+		if in.registered[d] {
 			continue
 		}
 		if in.events == nil {
@@ -106,10 +106,10 @@ func (s *sessions) listen(in *session) (nvml.EventSet, error) {
 		}
 		set := in.events
 		if done, err := bounded(s, "have "+d.uuid+" report events", func() (bool, error) { return d.report(set), nil }); done && err == nil {
-			in.heard[d] = true
+			in.registered[d] = true
 		}
 	}
-	if len(in.heard) == 0 {
+	if len(in.registered) == 0 {
 		return nil, nil //nolint:nilnil // there is none
 	}
 	return in.events, nil
@@ -129,7 +129,7 @@ func (s *session) stopListening() {
 		_ = s.events.Free() // it ends with the session at the latest
 		s.events = nil
 	}
-	clear(s.heard)
+	clear(s.registered)
 }
 
 // read converts an event, unless it is of an unknown GPU.

@@ -149,7 +149,7 @@ func (l *Library) InstanceAt(uuid string, profileID, start int) (found *gpu.Inst
 			if i < 0 {
 				return nil
 			}
-			instance, ret := d.readInfo(listed[i]) // who is told of it may destroy it
+			instance, ret := d.readInfo(listed[i]) // the caller may destroy it
 			if gone(ret) || ret == nvml.SUCCESS && (instance.Start != start || instance.ProfileID != profileID) {
 				d.forgetInstances()
 				continue
@@ -189,7 +189,9 @@ func (d *device) instancesOf(profileID int) ([]nvml.GpuInstance, []gpu.Instance,
 		if ret != nvml.SUCCESS {
 			return nil, nil, check(ret, "list the GPU instances", d.uuid)
 		}
-		d.keepListed(profileID, listed)
+		d.forget(func(handle nvml.GpuInstance, of gpu.Instance) bool {
+			return of.ProfileID == profileID && !slices.Contains(listed, handle)
+		})
 		var instances []gpu.Instance
 		if instances, ret = d.infos(listed); ret == nvml.SUCCESS {
 			return listed, instances, nil
@@ -235,7 +237,7 @@ func (d *device) devicesIn(handle nvml.GpuInstance, instance gpu.Instance) ([]gp
 			return nil, err
 		}
 		if there {
-			known = append(known, mig.told)
+			known = append(known, mig.info)
 		}
 	}
 	if slices > 0 && slicesIn(known) == slices {
@@ -253,7 +255,7 @@ func (d *device) devicesIn(handle nvml.GpuInstance, instance gpu.Instance) ([]gp
 		if err != nil {
 			return nil, err
 		}
-		devices = append(devices, mig.told)
+		devices = append(devices, mig.info)
 	}
 	return devices, nil
 }
@@ -267,13 +269,13 @@ func slicesIn(devices []gpu.MIGDevice) (sum int) {
 
 // readMIG reads a MIG device by its IDs. It returns ErrNotFound if there is none.
 func (d *device) readMIG(instance nvml.GpuInstance, instanceID, computeID int) (migHandles, error) {
-	mig := migHandles{instanceID: instanceID, instance: instance, told: gpu.MIGDevice{ComputeID: computeID}}
+	mig := migHandles{instanceID: instanceID, instance: instance, info: gpu.MIGDevice{ComputeID: computeID}}
 	var ret nvml.Return
 	if mig.compute, ret = instance.GetComputeInstanceById(computeID); ret == nvml.SUCCESS {
 		ret = mig.read()
 	}
 	if ret == nvml.SUCCESS {
-		mig.told.Slices, ret = computeSlices(mig.device)
+		mig.info.Slices, ret = computeSlices(mig.device)
 	}
 	if gone(ret) {
 		ret = nvml.ERROR_NOT_FOUND
@@ -288,8 +290,8 @@ func (d *device) readMIG(instance nvml.GpuInstance, instanceID, computeID int) (
 func (m *migHandles) read() nvml.Return {
 	info, ret := m.compute.GetInfo()
 	if ret == nvml.SUCCESS {
-		m.device, m.told.ComputeID = info.Device, int(info.Id)
-		m.told.UUID, ret = m.device.GetUUID()
+		m.device, m.info.ComputeID = info.Device, int(info.Id)
+		m.info.UUID, ret = m.device.GetUUID()
 	}
 	return ret
 }
@@ -308,11 +310,11 @@ func computeSlices(mig nvml.Device) (int, nvml.Return) {
 func (l *Library) DeviceAt(uuid string, instance, compute int) (mig string, err error) {
 	err = l.on(uuid, func(d *device) error {
 		for _, known := range d.knownIn(instance) {
-			if known.told.ComputeID != compute {
+			if known.info.ComputeID != compute {
 				continue
 			}
 			if there, err := d.confirm(known); err != nil || there {
-				mig = known.told.UUID
+				mig = known.info.UUID
 				return err
 			}
 		}
@@ -324,7 +326,7 @@ func (l *Library) DeviceAt(uuid string, instance, compute int) (mig string, err 
 			return check(ret, "open", d.instanceName(instance))
 		}
 		read, err := d.readMIG(opened, instance, compute)
-		mig = read.told.UUID
+		mig = read.info.UUID
 		return ignoreGone(err)
 	})
 	if err != nil {
@@ -343,7 +345,7 @@ func (l *Library) CreateInstance(uuid string, profileID, start, size int) (insta
 			&nvml.GpuInstancePlacement{Start: uint32(start), Size: uint32(size)},
 		)
 		if ret == nvml.ERROR_INSUFFICIENT_RESOURCES {
-			d.forgetInstances() // or their handles would not have told that the place is free
+			d.forgetInstances() // the known handles showed the place as free
 		}
 		if ret != nvml.SUCCESS {
 			return check(ret, fmt.Sprintf("create a GPU instance of profile %d at memory slice %d", profileID, start), uuid)
@@ -381,9 +383,9 @@ func (l *Library) CreateComputeInstance(uuid string, instance int) (made gpu.MIG
 		if ret = mig.read(); ret != nvml.SUCCESS {
 			return check(ret, "read the new MIG device", d.instanceName(instance))
 		}
-		mig.told.Slices = int(profile.SliceCount)
+		mig.info.Slices = int(profile.SliceCount)
 		d.keepMIG(mig)
-		made = mig.told
+		made = mig.info
 		return nil
 	})
 	return made, err
@@ -435,9 +437,9 @@ func (l *Library) DestroyComputeInstance(uuid string, instance, compute int) err
 	return ignoreGone(l.on(uuid, func(d *device) error {
 		ret := nvml.ERROR_NOT_FOUND
 		for _, mig := range d.knownIn(instance) {
-			if mig.told.ComputeID == compute {
+			if mig.info.ComputeID == compute {
 				if ret = mig.compute.Destroy(); ret == nvml.SUCCESS || gone(ret) {
-					d.forgetMIG(mig.told.UUID)
+					d.forgetMIG(mig.info.UUID)
 				}
 			}
 		}

@@ -26,10 +26,9 @@ type session struct {
 	// outdated: a GPU was lost, or none could be read. NVML finds a GPU that is back, or its replacement,
 	// only when it is initialized again.
 	outdated bool
-	// events is the set that GPUs report to, and heard are those GPUs. Both belong to the listening
-	// goroutine.
-	events nvml.EventSet
-	heard  map[*device]bool
+	// events is the set that the registered GPUs report to. Both belong to the listening goroutine.
+	events     nvml.EventSet
+	registered map[*device]bool
 	// fillers are the profiles of compute instances that take all of a GPU instance.
 	fillers map[nvml.GpuInstanceProfileInfo]nvml.ComputeInstanceProfileInfo
 }
@@ -45,7 +44,7 @@ type census struct {
 
 func newSession(api nvml.Interface, counted *census) *session {
 	return &session{
-		api: api, census: counted, gpus: map[string]*device{}, heard: map[*device]bool{},
+		api: api, census: counted, gpus: map[string]*device{}, registered: map[*device]bool{},
 		fillers: map[nvml.GpuInstanceProfileInfo]nvml.ComputeInstanceProfileInfo{},
 	}
 }
@@ -137,12 +136,17 @@ func (s *sessions) end() (ended bool, err error) {
 		return false, nil
 	}
 	defer s.use.Unlock()
+	return true, s.shut()
+}
+
+// shut ends the session, if there is one. The caller holds use and keeps others from listening.
+func (s *sessions) shut() error {
 	in := s.current.Swap(nil)
 	if in == nil {
-		return true, nil
+		return nil
 	}
 	in.stopListening()
-	return true, check(s.api.Shutdown(), "shut down", "")
+	return check(s.api.Shutdown(), "shut down", "")
 }
 
 // closeWait is how long Closed waits for running calls.
@@ -156,11 +160,8 @@ func (s *sessions) during(do func() error) error {
 		return &Error{Call: "shut down while another call does not end", Return: nvml.ERROR_IN_USE}
 	}
 	defer s.use.Unlock()
-	if in := s.current.Swap(nil); in != nil {
-		in.stopListening()
-		if err := check(s.api.Shutdown(), "shut down", ""); err != nil {
-			return err
-		}
+	if err := s.shut(); err != nil {
+		return err
 	}
 	return do()
 }

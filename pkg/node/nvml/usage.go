@@ -119,7 +119,7 @@ func readMemory(handle nvml.Device, name string) (*gpu.MemoryUsage, error) {
 		used, total = v1.Used, v1.Total
 	}
 	if ret == nvml.ERROR_NOT_SUPPORTED {
-		return nil, nil //nolint:nilnil // not told is an answer: the memory is the system's
+		return nil, nil //nolint:nilnil // no value, no error: the memory is the system's
 	}
 	if ret != nvml.SUCCESS {
 		return nil, check(goneAs(ret), "read the memory in use", name)
@@ -173,7 +173,7 @@ func (m *Meter) readCounters(handle nvml.Device) (*float64, error) {
 	}
 	value, ret := m.counters.read()
 	if ret == nvml.ERROR_NOT_SUPPORTED {
-		return nil, nil //nolint:nilnil // not told is an answer
+		return nil, nil //nolint:nilnil // no value, no error
 	}
 	if ret != nvml.SUCCESS {
 		return nil, check(goneAs(ret), "read the counters", m.uuid)
