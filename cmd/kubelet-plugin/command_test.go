@@ -43,9 +43,7 @@ func execute(t *testing.T, arguments ...string) (output string, err error) {
 func write(t *testing.T, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }
 
@@ -114,14 +112,10 @@ func TestANodeThatTheClusterDoesNotHave(t *testing.T) {
 
 func TestAPortThatIsTaken(t *testing.T) {
 	taken, err := net.Listen("tcp", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer taken.Close()
 	_, port, err := net.SplitHostPort(taken.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, flag := range []string{"healthcheck-port", "metrics-port"} {
 		fixture.Sentence(t, serveAgainst(t, "--"+flag+"="+port), "listen on --"+flag, "address already in use", "choose a free port, or -1 for none")
 	}
@@ -137,9 +131,7 @@ func serveAgainst(t *testing.T, more string) error {
 	}))
 	defer api.Close()
 	dir, err := os.MkdirTemp("", "mica-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer os.RemoveAll(dir)
 	arguments := []string{
 		"--node-name=node-z",
@@ -180,12 +172,8 @@ func TestFlagsOverrideTheEnvironment(t *testing.T) {
 			set.BoolP("help", "h", false, "as cobra adds it")
 			f.addHardware(set)
 			f.addCluster(set)
-			if err := set.Parse(tc.arguments); err != nil {
-				t.Fatal(err)
-			}
-			if err := settings.FromEnvironment(set, environment); err != nil {
-				t.Fatal(err)
-			}
+			must(t, set.Parse(tc.arguments))
+			must(t, settings.FromEnvironment(set, environment))
 			got := flags{nodeName: f.nodeName, driverName: f.driverName, metricsPort: f.metricsPort, healthPort: f.healthPort, localDriverRoot: f.localDriverRoot}
 			if got != tc.want {
 				t.Errorf("got %+v, want %+v", got, tc.want)

@@ -26,20 +26,14 @@ func TestDiscover(t *testing.T) {
 	const machine = "p5.48xlarge"
 	root := simulate(t, fixture.File(t, machine))
 	table, err := execute(t, "discover", "--container-driver-root="+root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	fixture.Golden(t, machine+".txt", table)
 
 	node := fixture.Node(t, machine)
 	var published strings.Builder
-	if err := printYAML(&published, node, gpu.Shapes(node.GPUs, gpu.ByDefault)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, printYAML(&published, node, gpu.Shapes(node.GPUs, gpu.ByDefault)))
 	yaml, err := execute(t, "discover", "-o", "yaml", "--container-driver-root="+root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if yaml != published.String() {
 		t.Errorf("discover differs from what is published:\n%s", yaml)
 	}
@@ -52,9 +46,7 @@ func expectReports(t *testing.T, root string) {
 	t.Helper()
 	dir := t.TempDir()
 	state := driver.DataDir(dir, "gpu.nvidia.com")
-	if err := errors.Join(os.Mkdir(state, 0o755), os.WriteFile(filepath.Join(state, hookName), nil, 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Mkdir(state, 0o755), os.WriteFile(filepath.Join(state, hookName), nil, 0o755)))
 	arguments := []string{"selftest", "-o", "json", "--mutate", "--container-driver-root=" + root, "--kubelet-plugins-directory-path=" + dir, "--cdi-root=" + dir}
 	output, err := execute(t, arguments...)
 	var report diagnosis.Report
@@ -80,21 +72,15 @@ func expectReports(t *testing.T, root string) {
 func expectNoticed(t *testing.T, root string) {
 	t.Helper()
 	library, err := openHardware(t.Context(), cdi.Roots{Host: "/", Local: root})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer library.Close()
 	if err := library.CheckFile(); err != nil {
 		t.Error(err)
 	}
 	path := library.Path()
-	if err := os.Rename(path, path+".old"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(path, path+".old"))
 	fixture.Sentence(t, library.CheckFile(), path, "is gone", "the plugin ends, and starts anew")
-	if err := os.Rename(path+".old", path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(path+".old", path))
 }
 
 func TestTablesOfOtherMachines(t *testing.T) {
@@ -102,9 +88,7 @@ func TestTablesOfOtherMachines(t *testing.T) {
 		t.Run(machine, func(t *testing.T) {
 			var table strings.Builder
 			node := fixture.Node(t, machine)
-			if err := printTable(&table, node, gpu.Shapes(node.GPUs, gpu.ByDefault)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, printTable(&table, node, gpu.Shapes(node.GPUs, gpu.ByDefault)))
 			fixture.Golden(t, machine+".txt", table.String())
 		})
 	}
@@ -114,9 +98,7 @@ func TestTablesOfOtherMachines(t *testing.T) {
 func simulate(t *testing.T, file model.File) (root string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mica-") // short, as sockets need
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	binaries := filepath.Join(dir, "bin")
 	build := exec.Command("make", "-C", "../..", "-f", "test/nvmlsim/nvmlsim.mk", "NVMLSIM_BIN="+binaries, "nvml-sim")
 	if output, err := build.CombinedOutput(); err != nil {
@@ -127,13 +109,9 @@ func simulate(t *testing.T, file model.File) (root string) {
 	machine := fixture.Machine(t, file)
 	root = filepath.Join(dir, "root")
 	tree, err := driverroot.Emit(root, binaries, machine)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	listener, err := wire.Listen(filepath.Join(root, driverroot.HostSocket))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server := wire.NewServer(wire.Sessions(machine), machine, machine)
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
@@ -159,9 +137,7 @@ func simulate(t *testing.T, file model.File) (root string) {
 func TestADriverInAnotherPlace(t *testing.T) {
 	host := t.TempDir()
 	library := filepath.Join(host, "run/nvidia/driver/usr/lib64/libnvidia-ml.so.1")
-	if err := errors.Join(os.MkdirAll(filepath.Dir(library), 0o755), os.WriteFile(library, nil, 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.MkdirAll(filepath.Dir(library), 0o755), os.WriteFile(library, nil, 0o755)))
 	_, err := execute(t, "discover", "--container-driver-root="+host)
 	fixture.Sentence(t, err, "no usable NVML library", "the NVIDIA driver is at /run/nvidia/driver: set nvidiaDriverRoot=/run/nvidia/driver")
 }

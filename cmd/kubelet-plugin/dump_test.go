@@ -20,9 +20,7 @@ func TestASignalDumpsStateAndGoroutines(t *testing.T) {
 		defer close(done)
 		dumpOnSignal(ctx, signals, func(context.Context) string { return "claim a/b has gpu-0\n" + strings.Repeat("more\n", maxDump) })
 	}()
-	if err := syscall.Kill(syscall.Getpid(), syscall.SIGUSR2); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Kill(syscall.Getpid(), syscall.SIGUSR2))
 	logged := func() string { return logger.GetSink().(ktesting.Underlier).GetBuffer().String() }
 	fixture.Eventually(t, "the dump", func() error {
 		for _, want := range []string{"claim a/b has gpu-0", "(more was cut off)", "TestASignalDumpsStateAndGoroutines"} {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -40,7 +39,7 @@ func gatherinfo(command *cobra.Command, f *flags) []diagnosis.Section {
 		hostDev = filepath.Join(f.hostRoot, "dev")
 	}
 	proc, data := os.DirFS("/proc"), driver.DataDir(f.pluginsDir, f.driverName)
-	bootID, _ := os.ReadFile(bootIDFile) // without it, all claims seem to be of another boot
+	bootID, _ := readBootID() // without it, all claims seem to be of another boot
 	open := sync.OnceValues(func() (*nvml.Library, error) { return openHardware(command.Context(), f.roots()) })
 	connect := sync.OnceValues(func() (kubernetes.Interface, error) {
 		client, _, err := newClients(f)
@@ -55,7 +54,7 @@ func gatherinfo(command *cobra.Command, f *flags) []diagnosis.Section {
 		diagnosis.NVML(func() (diagnosis.GPUs, error) { return open() }),
 		diagnosis.Health(filepath.Join(data, "health.json")),
 		diagnosis.Published(connect, f.driverName, f.nodeName),
-		diagnosis.Recorded(filepath.Join(data, "claims"), strings.TrimSpace(string(bootID))),
+		diagnosis.Recorded(filepath.Join(data, "claims"), bootID),
 		diagnosis.CDI(f.cdiRoot),
 		diagnosis.MPS(f.mpsRoot),
 		diagnosis.Metrics(f.metricsPort),

@@ -23,9 +23,7 @@ func TestGatherinfoHasNoSecret(t *testing.T) {
 	for _, config := range []string{kubeconfig, broken} {
 		text, err := execute(t, "gatherinfo", "--node-name=node-z", "--kubeconfig="+config, "--container-driver-root="+missing, "--cdi-root="+missing,
 			"--kubelet-plugins-directory-path="+missing, "--metrics-port=1", "--mps-root=/x?password="+secret)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if strings.Contains(text, secret) {
 			t.Errorf("it shows the secret:\n%s", text)
 		}

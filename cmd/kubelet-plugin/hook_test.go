@@ -28,13 +28,9 @@ func TestTheHookIsInstalledOnce(t *testing.T) {
 	to := filepath.Join(dir, hookName)
 	dead, busy := filepath.Join(dir, "."+hookName+"-1"), filepath.Join(dir, "."+hookName+"-2")
 	for _, half := range []string{dead, busy} {
-		if err := os.WriteFile(half, []byte("ha"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(half, []byte("ha"), 0o600))
 	}
-	if err := os.Chtimes(dead, time.Time{}, time.Now().Add(-2*halfHookAge)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chtimes(dead, time.Time{}, time.Now().Add(-2*halfHookAge)))
 	installer := &hookInstaller{from: from + "-missing"}
 	if err := installer.install(t.Context(), to); err == nil {
 		t.Error("installed what is not there")
@@ -42,13 +38,9 @@ func TestTheHookIsInstalledOnce(t *testing.T) {
 	installer.from = from
 	var first os.FileInfo
 	for range 3 { // the node's driver is not loaded yet
-		if err := installer.install(t.Context(), to); err != nil {
-			t.Fatal(err)
-		}
+		must(t, installer.install(t.Context(), to))
 		info, err := os.Stat(to)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if first == nil {
 			first = info
 		}
@@ -105,7 +97,7 @@ func TestTheHookOnAFullDisk(t *testing.T) {
 	expect("newer", hookMode)
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

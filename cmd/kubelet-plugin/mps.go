@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"net"
 	"os/signal"
 	"syscall"
 
@@ -61,14 +62,11 @@ func superviseMPS(ctx context.Context, f *flags, s supervision) error {
 	tools := driverroot.NewTools(f.localDriverRoot, mps.LibraryLinks(s.root))
 	supervisor := mps.NewSupervisor(s.root, mps.NewPrograms(tools))
 	group, ctx := errgroup.WithContext(ctx)
-	if s.healthPort >= 0 {
-		listener, err := listen("healthcheck-port", s.healthPort)
-		if err != nil {
-			return err
-		}
-		log.Info("Serving health checks", "address", listener.Addr().String())
+	if err := startServer(ctx, group, "health checks", "healthcheck-port", s.healthPort, func(ctx context.Context, listener net.Listener) error {
 		alive, ready := supervising(supervisor)
-		group.Go(func() error { return probe.Serve(ctx, listener, alive, ready) })
+		return probe.Serve(ctx, listener, alive, ready)
+	}); err != nil {
+		return err
 	}
 	group.Go(func() error { return supervisor.Run(ctx) })
 	return group.Wait()

@@ -55,23 +55,15 @@ esac
 // The command as the chart runs it, without the hardware.
 func TestMPSSupervises(t *testing.T) {
 	dir, err := os.MkdirTemp("", "mica-") // short, as sockets need
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer os.RemoveAll(dir)
 	driver := filepath.Join(dir, "driver")
 	for path, content := range map[string]string{"usr/bin/nvidia-cuda-mps-control": daemon, "usr/lib64/libcuda.so.1": ""} {
-		if err := os.MkdirAll(filepath.Join(driver, filepath.Dir(path)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(driver, path), []byte(content), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Join(driver, filepath.Dir(path)), 0o755))
+		must(t, os.WriteFile(filepath.Join(driver, path), []byte(content), 0o755))
 	}
 	root := filepath.Join(dir, "mps")
-	if err := os.MkdirAll(filepath.Join(root, "shm"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Join(root, "shm"), 0o755))
 	port := freePort(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -88,9 +80,7 @@ func TestMPSSupervises(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	daemons := mps.NewDirectory(root)
-	if err := daemons.Start(t.Context(), mps.Daemon{ID: "gpu-0-mps", Devices: []string{"GPU-0"}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, daemons.Start(t.Context(), mps.Daemon{ID: "gpu-0-mps", Devices: []string{"GPU-0"}}))
 	if err := daemons.Stop(t.Context(), "gpu-0-mps"); err != nil {
 		t.Error(err)
 	}
@@ -103,9 +93,7 @@ func TestMPSSupervises(t *testing.T) {
 func freePort(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer listener.Close()
 	return strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
 }

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
 	resourceapi "k8s.io/api/resource/v1"
@@ -67,12 +65,12 @@ func runSelftest(ctx context.Context, f *flags, mutate bool) (*diagnosis.Report,
 		return library, err
 	})
 	if mutate {
-		bootID, err := os.ReadFile(bootIDFile)
+		bootID, err := readBootID()
 		if err != nil {
-			return nil, fmt.Errorf("read the kernel's boot ID: %w: mount procfs", err)
+			return nil, err
 		}
 		if options.Claims, _, err = driver.NewPreparer(driver.Options{
-			Name: f.driverName, PluginsDir: f.pluginsDir, CDIRoot: f.cdiRoot, BootID: strings.TrimSpace(string(bootID)),
+			Name: f.driverName, PluginsDir: f.pluginsDir, CDIRoot: f.cdiRoot, BootID: bootID,
 		}, noClaims{}); err != nil {
 			return nil, err
 		}

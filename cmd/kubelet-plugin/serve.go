@@ -30,7 +30,14 @@ import (
 	"github.com/mica-gpu/mica/pkg/tracing"
 )
 
-const bootIDFile = "/proc/sys/kernel/random/boot_id"
+// readBootID returns the running kernel's boot ID.
+func readBootID() (string, error) {
+	content, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("read the kernel's boot ID: %w: mount procfs", err)
+	}
+	return strings.TrimSpace(string(content)), nil
+}
 
 // Limits of scrapers: every pod in the cluster can be one.
 const (
@@ -57,9 +64,9 @@ func serve(ctx context.Context, f *flags) error {
 	if err != nil {
 		return err
 	}
-	bootID, err := os.ReadFile(bootIDFile)
+	bootID, err := readBootID()
 	if err != nil {
-		return fmt.Errorf("read the kernel's boot ID: %w", err)
+		return err
 	}
 	hook := &hookInstaller{from: bundledHook}
 	plugin, err := driver.New(driver.Options{
@@ -72,7 +79,7 @@ func serve(ctx context.Context, f *flags) error {
 		CDIRoot:      f.cdiRoot,
 		PluginsDir:   f.pluginsDir,
 		RegistrarDir: f.registrarDir,
-		BootID:       strings.TrimSpace(string(bootID)),
+		BootID:       bootID,
 		MPSRoot:      f.mpsRoot,
 		CheckMPS:     func() error { return checkMPS(f) },
 		HealthQuiet:  f.healthQuiet,
@@ -86,7 +93,12 @@ func serve(ctx context.Context, f *flags) error {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	if err := startServers(ctx, group, f, plugin); err != nil {
+	if err := startServer(ctx, group, "health checks", "healthcheck-port", f.healthPort, plugin.ServeHealth); err != nil {
+		return err
+	}
+	if err := startServer(ctx, group, "metrics", "metrics-port", f.metricsPort, func(ctx context.Context, listener net.Listener) error {
+		return serveMetrics(ctx, listener, plugin.Collectors())
+	}); err != nil {
 		return err
 	}
 	go dumpOnSignal(ctx, notifyDump(), plugin.State)
@@ -138,33 +150,18 @@ func clientConfig(kubeconfig string) (*rest.Config, error) {
 	return config, nil
 }
 
-// startServers serves health checks and metrics.
-func startServers(ctx context.Context, group *errgroup.Group, f *flags, plugin *driver.Driver) error {
-	if f.healthPort >= 0 {
-		listener, err := listen("healthcheck-port", f.healthPort)
-		if err != nil {
-			return err
-		}
-		klog.FromContext(ctx).Info("Serving health checks", "address", listener.Addr().String())
-		group.Go(func() error { return plugin.ServeHealth(ctx, listener) })
+// startServer listens on a port, unless it is negative, and serves in the group.
+func startServer(ctx context.Context, group *errgroup.Group, what, flag string, port int, serve func(context.Context, net.Listener) error) error {
+	if port < 0 {
+		return nil
 	}
-	if f.metricsPort >= 0 {
-		listener, err := listen("metrics-port", f.metricsPort)
-		if err != nil {
-			return err
-		}
-		klog.FromContext(ctx).Info("Serving metrics", "address", listener.Addr().String())
-		group.Go(func() error { return serveMetrics(ctx, listener, plugin.Collectors()) })
-	}
-	return nil
-}
-
-func listen(flag string, port int) (net.Listener, error) {
 	listener, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port)))
 	if err != nil {
-		return nil, fmt.Errorf("listen on --%s: %w: choose a free port, or -1 for none", flag, err)
+		return fmt.Errorf("listen on --%s: %w: choose a free port, or -1 for none", flag, err)
 	}
-	return listener, nil
+	klog.FromContext(ctx).Info("Serving "+what, "address", listener.Addr().String())
+	group.Go(func() error { return serve(ctx, listener) })
+	return nil
 }
 
 // serveMetrics serves the metrics of the process and those of the devices, which have a registry

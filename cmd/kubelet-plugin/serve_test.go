@@ -28,9 +28,7 @@ func TestDevicesAreAmongTheMetrics(t *testing.T) {
 	samples := sample.New()
 	samples.Set([]sample.Device{{Name: "gpu-0", GPU: "GPU-a", UUID: "GPU-a", Claims: []string{"claim"}}})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 2)
 	go func() { done <- serveMetrics(ctx, listener, []metrics.StableCollector{samples}) }()

@@ -34,9 +34,7 @@ import (
 func report(t *testing.T, limits Limits, sections ...Section) (string, map[string]any) {
 	t.Helper()
 	var text strings.Builder
-	if err := Gather(t.Context(), &text, limits, sections...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Gather(t.Context(), &text, limits, sections...))
 	var decoded map[string]any
 	if err := yaml.UnmarshalStrict([]byte(text.String()), &decoded); err != nil {
 		t.Fatalf("the report is no YAML: %v\n%s", err, text.String())
@@ -56,18 +54,14 @@ func newState(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	records, err := journal.Open(filepath.Join(dir, "claims"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, record := range []journal.Record{
 		{ClaimUID: "uid-1", Namespace: "team-a", Name: "train", BootID: "boot-1", State: journal.Prepared, Devices: []journal.Device{{
 			Request: "gpu", Device: "gpu-0", UUID: "GPU-0", Form: gpu.Form{Base: gpu.BaseWhole}, Steps: []journal.Step{{Name: "disable-mig"}},
 		}}},
 		{ClaimUID: "uid-2", Namespace: "team-b", Name: "infer", BootID: "boot-0", State: journal.Intent},
 	} {
-		if err := records.Put(t.Context(), record); err != nil {
-			t.Fatal(err)
-		}
+		must(t, records.Put(t.Context(), record))
 	}
 	for name, content := range map[string]string{
 		"health.json":       `{"bootID":"boot-1","gpus":{"GPU-0":{"reach":1,"action":1,"faults":[{"condition":"xid"}]}},"seen":{"GPU-0":{}}}`,
@@ -76,16 +70,10 @@ func newState(t *testing.T) (dir string) {
 		"dev/nvidia0":       "", // a test may not be allowed to make device nodes
 	} {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		must(t, os.WriteFile(path, []byte(content), 0o600))
 	}
-	if err := os.Chtimes(filepath.Join(dir, "cdi/vendor.yaml"), time.Time{}, time.Unix(1e9, 0)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chtimes(filepath.Join(dir, "cdi/vendor.yaml"), time.Time{}, time.Unix(1e9, 0)))
 	return dir
 }
 
@@ -100,9 +88,7 @@ func tree(t *testing.T, dir string) (files []string) {
 		files = append(files, fmt.Sprint(path, info.Size(), info.Mode(), info.ModTime()))
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return files
 }
 
@@ -180,9 +166,7 @@ func TestAReport(t *testing.T) {
 
 func TestADamagedRecordIsNamed(t *testing.T) {
 	dir := newState(t)
-	if err := os.WriteFile(filepath.Join(dir, "claims/uid-3.json"), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "claims/uid-3.json"), []byte("{"), 0o600))
 	_, decoded := report(t, DefaultLimits, Recorded(filepath.Join(dir, "claims"), "boot-1"))
 	if damaged := fmt.Sprint(decoded["claims"].(map[string]any)["damaged"]); !strings.Contains(damaged, "uid-3.json") {
 		t.Errorf("damaged is %s", damaged)

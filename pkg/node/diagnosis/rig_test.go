@@ -61,17 +61,11 @@ func (r *rig) look(t *testing.T) *Report {
 func (r *rig) preparer(t *testing.T) *prepare.Preparer {
 	t.Helper()
 	records, err := journal.Open(filepath.Join(r.dir, "claims"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	locks, err := lock.Open(filepath.Join(r.dir, "locks"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	specs, err := cdi.NewDirectory(filepath.Join(r.dir, "cdi"), fixture.Driver)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return prepare.New(prepare.Options{
 		Journal: records, CDI: specs, Locks: locks, Claims: noClaims{}, Phases: noPhases{},
 		Driver: fixture.Driver, Pool: fixture.NodeName, BootID: "boot-1", ReleaseWait: time.Millisecond,
@@ -82,9 +76,7 @@ func (r *rig) preparer(t *testing.T) *prepare.Preparer {
 func (r *rig) hold(t *testing.T, device string) {
 	t.Helper()
 	node, _, err := r.library.Discover()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	plugin := r.preparer(t)
 	plugin.SetNode(prepare.Node{Pool: prepare.NewPool(fixture.Driver, fixture.NodeName, gpu.Shapes(node.GPUs, gpu.ByDefault)), Edits: &r.edits, Tools: r.tools})
 	_, ctx := ktesting.NewTestContext(t)
@@ -97,9 +89,7 @@ func (r *rig) hold(t *testing.T, device string) {
 func (r *rig) untouched(t *testing.T) {
 	t.Helper()
 	state, err := r.machine.State()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, g := range state.GPUs {
 		if len(g.Instances) > 0 || (g.MIGCapable && g.MIGMode != "Disabled") {
 			t.Errorf("GPU %d is left with MIG %s and instances %v", g.Index, g.MIGMode, g.Instances)
@@ -207,4 +197,11 @@ func (d *daemons) Stop(_ context.Context, id string) error {
 // Edits implements prepare.Daemons.
 func (d *daemons) Edits(string, mps.Limits) cdispec.ContainerEdits {
 	return cdispec.ContainerEdits{Env: []string{"CUDA_MPS_PIPE_DIRECTORY=/mps"}}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

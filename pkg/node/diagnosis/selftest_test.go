@@ -43,9 +43,7 @@ func TestReportsOfSimulatedNodes(t *testing.T) {
 			r := newRig(t, machine)
 			report := r.look(t)
 			var text strings.Builder
-			if err := printText(&text, report); err != nil {
-				t.Fatal(err)
-			}
+			must(t, printText(&text, report))
 			fixture.Golden(t, machine+".txt", strings.ReplaceAll(text.String(), r.dir, "DIRECTORY"))
 		})
 	}
@@ -55,9 +53,7 @@ func TestReportsOfSimulatedNodes(t *testing.T) {
 func TestReportAsYAML(t *testing.T) {
 	r := newRig(t, "g5.12xlarge")
 	content, err := yaml.Marshal(r.look(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	fixture.Golden(t, "g5.12xlarge.yaml", strings.ReplaceAll(string(content), r.dir, "DIRECTORY"))
 }
 
@@ -75,9 +71,7 @@ func TestFaultsThatAreSeen(t *testing.T) {
 		},
 		"a lost GPU": {
 			func(t *testing.T, r *rig) {
-				if err := r.machine.Lose(1); err != nil {
-					t.Fatal(err)
-				}
+				must(t, r.machine.Lose(1))
 			}, "GPUs", Failed, []string{"a GPU cannot be read", "GPU 1: NVML answered ERROR_GPU_IS_LOST"},
 		},
 		"another user": {
@@ -118,13 +112,9 @@ func TestPartitionsThatAreRemovedMeanwhile(t *testing.T) {
 	for name, goes := range map[string]bool{"one that stays": false, "one that goes": true} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, "p5.48xlarge")
-			if err := r.machine.SetMIGMode(2, true); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.machine.SetMIGMode(2, true))
 			instance, err := r.machine.CreateInstance(2, "1g.10gb", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			r.edits.partition = func() error {
 				if goes {
 					if err := r.machine.DestroyInstance(2, instance.ID); err != nil {
@@ -210,9 +200,7 @@ func TestHealthThatIsNotAnswered(t *testing.T) {
 
 func TestAFabricThatIsNotReady(t *testing.T) {
 	r := newRig(t, "p5.48xlarge")
-	if err := r.machine.SetFabric(model.FabricInProgress); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.machine.SetFabric(model.FabricInProgress))
 	expect(t, r.look(t), "fabric", Failed, "GPU 0 waits for the fabric manager (InProgress)", "nvidia-fabricmanager")
 }
 
@@ -246,9 +234,7 @@ func TestWhatIsNotIdleIsLeftAlone(t *testing.T) {
 	t.Run("a process", func(t *testing.T) {
 		r := newRig(t, single)
 		contexts, err := r.machine.OpenContexts(model.Process{PID: 4711, Name: "job"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer contexts.Close()
 		r.options.Claims = r.preparer(t)
 		expect(t, r.look(t), "idle GPU", Failed, "process 4711 uses GPU 0")
@@ -262,9 +248,7 @@ func TestWhatIsNotIdleIsLeftAlone(t *testing.T) {
 	t.Run("an administrator's partitions", func(t *testing.T) {
 		r := newRig(t, "p5.48xlarge")
 		for i := range 8 {
-			if err := r.machine.SetMIGMode(i, true); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.machine.SetMIGMode(i, true))
 			if _, err := r.machine.CreateInstance(i, "1g.10gb", nil); err != nil {
 				t.Fatal(err)
 			}
@@ -277,9 +261,7 @@ func TestWhatIsNotIdleIsLeftAlone(t *testing.T) {
 func TestAMutationThatFailsIsUndone(t *testing.T) {
 	const noPermission = 4 // NVML_ERROR_NO_PERMISSION
 	r := newRig(t, "p5.48xlarge")
-	if err := r.machine.Fail(model.Failure{Function: "nvmlGpuInstanceCreateComputeInstance", Return: noPermission}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.machine.Fail(model.Failure{Function: "nvmlGpuInstanceCreateComputeInstance", Return: noPermission}))
 	r.set.err = errors.ErrUnsupported
 	r.tools.Daemons = nil
 	r.options.Claims = r.preparer(t)
@@ -293,9 +275,7 @@ func TestAMutationThatFailsIsUndone(t *testing.T) {
 func TestADirectoryThatCannotBeWritten(t *testing.T) {
 	r := newRig(t, "g6.xlarge")
 	file := r.dir + "/file"
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, nil, 0o600))
 	r.options.Directories = []string{file + "/below"}
 	expect(t, r.look(t), "directories", Failed, "cannot be written")
 }

@@ -30,9 +30,7 @@ func registryOf(collectors ...metrics.StableCollector) metrics.KubeRegistry {
 func gauges(t *testing.T, registry metrics.KubeRegistry) []string {
 	t.Helper()
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var lines []string
 	for _, family := range families {
 		for _, m := range family.GetMetric() {

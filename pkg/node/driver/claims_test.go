@@ -21,13 +21,9 @@ func TestClaimsAreUnpreparedInParallel(t *testing.T) {
 	o := options(t, apiserver.New(one, two), newHardware(t))
 	d := offering(t, o, one, two)
 	locks, err := lock.Open(filepath.Join(DataDir(o.PluginsDir, o.Name), "locks"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	unlock, err := locks.Lock(t.Context(), "claim-uid-one")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	done := make(chan map[types.UID]error, 1)
 	go func() {
 		results, _ := d.UnprepareResourceClaims(t.Context(), []kubeletplugin.NamespacedObject{{UID: "uid-one"}, {UID: "uid-two"}})

@@ -39,9 +39,7 @@ func newSharing(t *testing.T, claims ...*resourceapi.ResourceClaim) *sharing {
 	s := &sharing{T: t, api: api, options: options(t, api, newHardware(t))}
 	s.options.MPSRoot = filepath.Join(filepath.Dir(s.options.PluginsDir), "mps")
 	for _, dir := range []string{"status", "gpu-0-mps", "gpu-1-mps"} {
-		if err := os.MkdirAll(filepath.Join(s.options.MPSRoot, dir), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Join(s.options.MPSRoot, dir), 0o700))
 	}
 	return s
 }
@@ -131,9 +129,7 @@ func TestPodsAreToldThatTheirMPSDaemonWasRestarted(t *testing.T) {
 	first, second := s.plugin(), s.plugin() // as in a rolling update
 	announce := func() {
 		t.Helper()
-		if err := errors.Join(first.announceRestarts(t.Context()), second.announceRestarts(t.Context())); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(first.announceRestarts(t.Context()), second.announceRestarts(t.Context())))
 	}
 	s.restarted("gpu-0-mps", 0)
 	announce()
@@ -161,9 +157,7 @@ func TestARestartIsToldWhenTheAPIServerIsBack(t *testing.T) {
 	})
 	fixture.Sentence(t, d.announceRestarts(t.Context()), "read claim "+claim.Namespace+"/mine", "gpu-0-mps", apiserver.ErrAway.Error())
 	away = false
-	if err := d.announceRestarts(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.announceRestarts(t.Context()))
 	s.expect(1, "/a/uid-a/")
 }
 

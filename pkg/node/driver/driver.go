@@ -250,14 +250,11 @@ func (d *Driver) Run(ctx context.Context) error {
 		d.calls.awaitRegistration(ctx, d.patience)
 		return d.publisher.Run(ctx)
 	})
-	group.Go(func() error { return d.reporter.run(ctx) })
-	group.Go(func() error { return d.offer.Run(ctx) })
-	group.Go(func() error { return d.watchHardware(ctx) })
-	group.Go(func() error { return d.watchSpecs(ctx) })
-	group.Go(func() error { return d.reconcile(ctx) })
-	group.Go(func() error { return d.countClaims(ctx) })
-	group.Go(func() error { return d.removeDeadSockets(ctx) })
-	group.Go(func() error { return d.watchDaemons(ctx) })
+	for _, run := range []func(context.Context) error{
+		d.reporter.run, d.offer.Run, d.watchHardware, d.watchSpecs, d.reconcile, d.countClaims, d.removeDeadSockets, d.watchDaemons,
+	} {
+		group.Go(func() error { return run(ctx) })
+	}
 	group.Go(func() error {
 		select {
 		case err := <-d.failed:

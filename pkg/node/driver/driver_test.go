@@ -114,9 +114,7 @@ func (h *hardware) close() error {
 func options(t testing.TB, api *apiserver.Server, h *hardware) Options {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mica-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
@@ -126,19 +124,21 @@ func options(t testing.TB, api *apiserver.Server, h *hardware) Options {
 		Name: fixture.Driver, NodeName: fixture.NodeName, Client: api, Open: h.open, BootID: "boot-1", HealthQuiet: time.Minute,
 		CDIRoot: filepath.Join(dir, "cdi"), PluginsDir: filepath.Join(dir, "plugins"), RegistrarDir: filepath.Join(dir, "registry"),
 	}
-	if err := os.Mkdir(o.RegistrarDir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(o.RegistrarDir, 0o700))
 	return o
+}
+
+func newDriver(t testing.TB, o Options) *Driver {
+	t.Helper()
+	d, err := New(o)
+	must(t, err)
+	return d
 }
 
 // run runs the driver until stop is called, or the test ends.
 func run(t testing.TB, o Options, changes ...func(*Driver)) (d *Driver, stop func()) {
 	t.Helper()
-	d, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d = newDriver(t, o)
 	d.patience = time.Millisecond // most tests are no kubelet
 	for _, change := range changes {
 		change(d)
@@ -166,9 +166,7 @@ type kubelet struct {
 func dial(t testing.TB, socket string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := conn.Close(); err != nil {
 			t.Error(err)
@@ -223,6 +221,16 @@ func (k kubelet) prepare(claims ...*resourceapi.ResourceClaim) map[string]*drapb
 	return response.GetClaims()
 }
 
+// tries prepares a claim that fails until the node has its GPUs.
+func (k kubelet) tries(claim *resourceapi.ResourceClaim) func() error {
+	return func() error {
+		if text := k.prepare(claim)[string(claim.UID)].GetError(); text != "" {
+			return errors.New(text)
+		}
+		return nil
+	}
+}
+
 // prepared prepares a claim that must succeed, and returns the CDI names.
 func (k kubelet) prepared(claim *resourceapi.ResourceClaim) []string {
 	k.t.Helper()
@@ -252,9 +260,7 @@ func (k kubelet) unprepare(claim *resourceapi.ResourceClaim) {
 func specs(t testing.TB, o Options) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(o.CDIRoot, "*.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return found
 }
 
@@ -367,9 +373,7 @@ func TestTwoProcessesOfOneNode(t *testing.T) {
 	first := k.prepared(claim)
 	o.PodUID = "new"
 	before, err := filepath.Glob(filepath.Join(o.RegistrarDir, "*.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d, _ := run(t, o)
 	fixture.Eventually(t, "a second socket", func() error {
 		now, err := filepath.Glob(filepath.Join(o.RegistrarDir, "*.sock"))
@@ -429,12 +433,7 @@ func TestCDIFilesThatSomebodyRemoves(t *testing.T) {
 	o := options(t, apiserver.New(one, two), newHardware(t))
 	run(t, o)
 	k := register(t, o)
-	fixture.Eventually(t, "the first claim", func() error {
-		if text := k.prepare(one)["uid-one"].GetError(); text != "" {
-			return errors.New(text)
-		}
-		return nil
-	})
+	fixture.Eventually(t, "the first claim", k.tries(one))
 	k.prepared(two)
 	all := func() error {
 		if got := specs(t, o); len(got) != 2 {
@@ -465,13 +464,8 @@ func TestCDIFilesThatSomebodyRemoves(t *testing.T) {
 
 // A mount whose source was removed cannot be mended from within the container.
 func TestACDIDirectoryThatCannotBeMadeAnewEndsTheProcess(t *testing.T) {
-	d, err := New(options(t, apiserver.New(), newHardware(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(d.CDIRoot); err != nil {
-		t.Fatal(err)
-	}
+	d := newDriver(t, options(t, apiserver.New(), newHardware(t)))
+	must(t, os.Remove(d.CDIRoot))
 	if err := os.WriteFile(d.CDIRoot, nil, 0o600); err != nil { // it can be watched all the same
 		t.Fatal(err)
 	}
@@ -498,20 +492,11 @@ func TestAStartRepairs(t *testing.T) {
 	o := options(t, api, newHardware(t))
 	_, stop := run(t, o)
 	k := register(t, o)
-	fixture.Eventually(t, "the claims", func() error {
-		if text := k.prepare(vanished)["uid-vanished"].GetError(); text != "" {
-			return errors.New(text)
-		}
-		return nil
-	})
+	fixture.Eventually(t, "the claims", k.tries(vanished))
 	k.prepared(gone)
 	stop()
-	if err := os.RemoveAll(o.CDIRoot); err != nil {
-		t.Fatal(err)
-	}
-	if err := api.ResourceV1().ResourceClaims(gone.Namespace).Delete(t.Context(), gone.Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(o.CDIRoot))
+	must(t, api.ResourceV1().ResourceClaims(gone.Namespace).Delete(t.Context(), gone.Name, metav1.DeleteOptions{}))
 	run(t, o)
 	fixture.Eventually(t, "the CDI file of the claim that lives", func() error {
 		if got := specs(t, o); len(got) != 1 || !strings.Contains(got[0], "uid-vanished") {
@@ -563,9 +548,7 @@ func TestNewRefuses(t *testing.T) {
 func file(t *testing.T) string {
 	t.Helper()
 	file, err := os.CreateTemp("", "mica-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := os.Remove(file.Name()); err != nil {
 			t.Error(err)
@@ -590,10 +573,7 @@ func TestRunEndsWithWhatBroke(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := options(t, apiserver.New(), newHardware(t))
 			o.NodeName = tc.nodeName
-			d, err := New(o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			d := newDriver(t, o)
 			tc.report(d)
 			_, ctx := ktesting.NewTestContext(t)
 			fixture.Sentence(t, d.Run(ctx), tc.want...)
@@ -603,21 +583,14 @@ func TestRunEndsWithWhatBroke(t *testing.T) {
 
 func TestHealth(t *testing.T) {
 	o := options(t, apiserver.New(), newHardware(t))
-	d, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := newDriver(t, o)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- d.ServeHealth(ctx, listener) }()
 	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	health := grpc_health_v1.NewHealthClient(conn)
 	expect := func(want grpc_health_v1.HealthCheckResponse_ServingStatus, services ...string) {

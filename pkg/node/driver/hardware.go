@@ -13,7 +13,6 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/node/nvml"
 	"github.com/mica-gpu/mica/pkg/node/offer"
-	"github.com/mica-gpu/mica/pkg/node/prepare"
 )
 
 // hardwareRetries are the delays between attempts to open an NVIDIA driver.
@@ -84,22 +83,16 @@ func (d *Driver) openHardware(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	offered := offer.Hardware{GPUs: hardware.GPUs, Edits: hardware.Edits, Tools: d.tools(hardware)}
+	if d.daemons != nil {
+		hardware.Tools.Daemons = d.daemons
+	}
+	offered := offer.Hardware{GPUs: hardware.GPUs, Edits: hardware.Edits, Tools: hardware.Tools}
 	if err := d.offer.Start(ctx, offered); err != nil {
 		_ = hardware.Close() // the reason to close it is the error that counts
 		return err
 	}
 	d.hardware = hardware
 	return nil
-}
-
-// tools adds the node's MPS supervisor, if any, to the hardware's tools.
-func (d *Driver) tools(hardware Hardware) prepare.Tools {
-	tools := hardware.Tools
-	if d.daemons != nil {
-		tools.Daemons = d.daemons
-	}
-	return tools
 }
 
 func (d *Driver) closeHardware(ctx context.Context) {

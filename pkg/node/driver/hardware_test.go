@@ -23,16 +23,11 @@ func TestWhyThereIsNoGPUIsSaidOnce(t *testing.T) {
 	h := newHardware(t)
 	notLoaded, noLibrary := errors.New("driver is not loaded"), errors.New("no usable library")
 	h.fails = slices.Concat(slices.Repeat([]error{noLibrary}, 5), slices.Repeat([]error{notLoaded}, 5))
-	d, err := New(options(t, apiserver.New(), h))
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := newDriver(t, options(t, apiserver.New(), h))
 	synctest.Test(t, func(t *testing.T) {
 		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
 		start := time.Now()
-		if err := d.awaitHardware(klog.NewContext(t.Context(), logger)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.awaitHardware(klog.NewContext(t.Context(), logger)))
 		if took := time.Since(start); took > 10*hardwareRetries.Cap {
 			t.Errorf("ten retries took %s", took)
 		}
@@ -49,10 +44,7 @@ func TestWhyThereIsNoGPUIsSaidOnce(t *testing.T) {
 func TestALibraryThatWasReplacedEndsTheProcess(t *testing.T) {
 	h := newHardware(t)
 	h.fails = []error{errors.New("driver is not loaded"), fmt.Errorf("%w: restart the plugin", nvml.ErrReplaced)}
-	d, err := New(options(t, apiserver.New(), h))
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := newDriver(t, options(t, apiserver.New(), h))
 	synctest.Test(t, func(t *testing.T) {
 		_, ctx := ktesting.NewTestContext(t)
 		fixture.Sentence(t, d.awaitHardware(ctx), "the NVML library was replaced", "restart the plugin")
@@ -65,15 +57,10 @@ func TestALibraryThatWasReplacedEndsTheProcess(t *testing.T) {
 // A driver container was unmounted, or packages were upgraded, while GPUs were offered.
 func TestADriverThatIsReplacedEndsTheProcess(t *testing.T) {
 	h := newHardware(t)
-	d, err := New(options(t, apiserver.New(), h))
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := newDriver(t, options(t, apiserver.New(), h))
 	synctest.Test(t, func(t *testing.T) {
 		_, ctx := ktesting.NewTestContext(t)
-		if err := d.openHardware(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.openHardware(ctx))
 		start, replaced := time.Now(), 10*checkInterval
 		time.AfterFunc(replaced, func() {
 			h.mu.Lock()
@@ -92,11 +79,8 @@ func TestADriverThatIsReplacedEndsTheProcess(t *testing.T) {
 func TestADriverWithoutGPUsIsClosedAgain(t *testing.T) {
 	h := newHardware(t)
 	h.node = gpu.Node{DriverVersion: "580.95.05"}
-	d, err := New(options(t, apiserver.New(), h))
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = d.openHardware(t.Context())
+	d := newDriver(t, options(t, apiserver.New(), h))
+	err := d.openHardware(t.Context())
 	if err == nil || err.Error() != "the NVIDIA driver 580.95.05 is loaded but has no GPU: see the kernel's log for messages of NVRM" {
 		t.Errorf("got %v", err)
 	}

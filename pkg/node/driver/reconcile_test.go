@@ -40,13 +40,8 @@ func reconciling(t *testing.T, d *Driver) {
 // offering is a driver that has found its GPUs and prepared the claims.
 func offering(t *testing.T, o Options, claims ...*resourceapi.ResourceClaim) *Driver {
 	t.Helper()
-	d, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := d.openHardware(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	d := newDriver(t, o)
+	must(t, d.openHardware(t.Context()))
 	<-d.offer.Changed()
 	for _, claim := range claims {
 		if _, err := d.preparer.Prepare(t.Context(), claim); err != nil {
@@ -70,9 +65,7 @@ func TestAClaimThatIsGoneIsReleasedWithinHalfAMinute(t *testing.T) {
 		api := apiserver.New(claim)
 		o := options(t, api, newHardware(t))
 		offering(t, o, claim)
-		if err := api.ResourceV1().ResourceClaims(claim.Namespace).Delete(t.Context(), claim.Name, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, api.ResourceV1().ResourceClaims(claim.Namespace).Delete(t.Context(), claim.Name, metav1.DeleteOptions{}))
 		reconciling(t, offering(t, o)) // after the restart
 		after(releaseWait)
 		if got := specs(t, o); len(got) != 1 {
@@ -96,9 +89,7 @@ func TestCDIFilesAreRestoredWithoutTheAPIServer(t *testing.T) {
 		return true, nil, apiserver.ErrAway
 	})
 	for _, path := range specs(t, o) {
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(path))
 	}
 	must(t, d.remakeSpecs(t.Context(), true))
 	if got := specs(t, o); len(got) != 2 {
@@ -162,9 +153,7 @@ func TestADamagedRecordIsRepairedAtOnce(t *testing.T) {
 				d := offering(t, o, claim)
 				reconciling(t, d)
 				record := filepath.Join(DataDir(o.PluginsDir, o.Name), "claims", string(claim.UID)+".json")
-				if err := os.WriteFile(record, []byte("damaged"), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(record, []byte("damaged"), 0o600))
 				notice(d)
 				synctest.Wait()
 				if count, err := d.preparer.Prepared(t.Context()); err != nil || len(count) != 1 {

@@ -49,9 +49,7 @@ func TestWhatIsHeldIsSampled(t *testing.T) {
 func figures(t *testing.T, registry metrics.KubeRegistry) []string {
 	t.Helper()
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var lines []string
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
@@ -71,9 +69,7 @@ func TestDevicesAreSampledWhileClaimsHoldThem(t *testing.T) {
 	admin := fixture.Claim("admin", fixture.AdminResult("a", "gpu-1"))
 	h := newHardware(t)
 	use := func(gpu int, instance *int, percent int, memory uint64) {
-		if err := h.machine.SetUse(gpu, instance, model.Use{Utilization: &percent, MemoryBytes: &memory}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, h.machine.SetUse(gpu, instance, model.Use{Utilization: &percent, MemoryBytes: &memory}))
 	}
 	use(0, nil, 80, 20e9)
 	o := options(t, apiserver.New(whole, admin), h)
@@ -130,9 +126,7 @@ func TestUnsampledDevicesAreNotAsked(t *testing.T) {
 	k.prepared(claim)
 	stop() // which waits for questions under way
 	state, err := h.machine.State()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if asked := state.Calls["nvmlDeviceGetUtilizationRates"]; asked > 0 {
 		t.Errorf("NVML was asked %d times for the utilization", asked)
 	}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -84,11 +86,7 @@ func (d *Driver) formerPods(ctx context.Context) []types.UID {
 		}
 	}
 	delete(found, d.PodUID)
-	pods := make([]types.UID, 0, len(found))
-	for pod := range found {
-		pods = append(pods, pod)
-	}
-	return pods
+	return slices.Collect(maps.Keys(found))
 }
 
 func fileNames(ctx context.Context, dir string) []string {

@@ -20,15 +20,11 @@ import (
 func socket(t *testing.T, path string, alive bool) string {
 	t.Helper()
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	listener.SetUnlinkOnClose(false)
 	t.Cleanup(func() { _ = listener.Close() })
 	if !alive {
-		if err := listener.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, listener.Close())
 	}
 	return path
 }
@@ -38,10 +34,7 @@ func TestSocketsOfPluginsThatDied(t *testing.T) {
 		"22222222-0000-4000-8000-000000000000", "33333333-0000-4000-8000-000000000000"
 	o := options(t, apiserver.New(), newHardware(t))
 	o.PodUID = own
-	d, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := newDriver(t, o)
 	pair := func(pod types.UID, alive bool) []string {
 		registrar, dra := d.socketsOf(pod)
 		return []string{socket(t, registrar, alive), socket(t, dra, alive)}
@@ -54,13 +47,9 @@ func TestSocketsOfPluginsThatDied(t *testing.T) {
 		stay = append(stay, socket(t, reg(name), false)) // another driver's
 	}
 	noSocket := reg(o.Name + "-44444444-0000-4000-8000-000000000000")
-	if err := os.WriteFile(noSocket, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(noSocket, nil, 0o600))
 	stay = append(stay, noSocket)
-	if err := d.removeDeadSockets(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.removeDeadSockets(t.Context()))
 	for _, path := range gone {
 		if _, err := os.Lstat(path); !os.IsNotExist(err) {
 			t.Errorf("%s is left: %v", path, err)
@@ -79,22 +68,15 @@ func TestShortenedSocketsOfPluginsThatDied(t *testing.T) {
 	o := options(t, apiserver.New(), newHardware(t))
 	o.PodUID = "own"
 	o.RegistrarDir = filepath.Join(o.RegistrarDir, strings.Repeat("r", 60-len(o.RegistrarDir)))
-	if err := os.Mkdir(o.RegistrarDir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	d, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(o.RegistrarDir, 0o700))
+	d := newDriver(t, o)
 	registrar, dra := d.socketsOf(dead)
 	if strings.Contains(registrar, dead) {
 		t.Fatalf("%s is not shortened", registrar)
 	}
 	socket(t, registrar, false)
 	socket(t, dra, false)
-	if err := d.removeDeadSockets(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.removeDeadSockets(t.Context()))
 	for _, path := range []string{registrar, dra} {
 		if _, err := os.Lstat(path); !os.IsNotExist(err) {
 			t.Errorf("%s is left: %v", path, err)
@@ -136,8 +118,6 @@ func TestAStartRemovesDeadSockets(t *testing.T) {
 func glob(t *testing.T, dir string) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, "*.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return found
 }

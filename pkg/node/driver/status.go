@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -19,7 +20,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/node/journal"
-
 	"github.com/mica-gpu/mica/pkg/node/wake"
 )
 
@@ -99,10 +99,7 @@ func (r *reporter) run(ctx context.Context) error {
 // writeAll tries every pending report once, and reports whether none is left.
 func (r *reporter) writeAll(ctx context.Context) (done bool) {
 	r.mu.Lock()
-	batch := make(map[types.UID]*report, len(r.pending))
-	for uid, pending := range r.pending {
-		batch[uid] = pending
-	}
+	batch := maps.Clone(r.pending)
 	r.mu.Unlock()
 	done = true
 	for uid, pending := range batch {
@@ -138,7 +135,7 @@ func (r *reporter) write(ctx context.Context, uid types.UID, pending report) err
 	for _, device := range pending.devices {
 		key := device.Device + "/" + device.ShareID
 		if seen[key] {
-			continue // given to two requests; the API knows it once
+			continue // two requests have it; the API lists it once
 		}
 		seen[key] = true
 		entry, err := r.entry(device)

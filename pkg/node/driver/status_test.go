@@ -22,9 +22,7 @@ const (
 func told(t *testing.T, api *apiserver.Server, name string) []string {
 	t.Helper()
 	claim, err := api.ResourceV1().ResourceClaims(fixture.Namespace).Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var entries []string
 	for _, device := range claim.Status.Devices {
 		if device.Driver != fixture.Driver || device.Pool != fixture.NodeName {
@@ -73,9 +71,7 @@ func TestTheStatusTellsThePartitions(t *testing.T) {
 	// The next process writes what this one may not have got around to.
 	stop()
 	claim, err := api.ResourceV1().ResourceClaims(fixture.Namespace).Get(t.Context(), "one", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	claim.Status.Devices = nil
 	if _, err := api.ResourceV1().ResourceClaims(fixture.Namespace).UpdateStatus(t.Context(), claim, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)

@@ -100,9 +100,7 @@ func (w *ward) tainted(device string) bool {
 // GPUs are prepared meanwhile.
 func TestAStormOfOneGPU(t *testing.T) {
 	w := newWard(t)
-	if err := w.h.machine.SetCondition(7, model.Condition{RecoveryAction: "gpu-reset"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.h.machine.SetCondition(7, model.Condition{RecoveryAction: "gpu-reset"}))
 	before := w.asked()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
@@ -192,8 +190,6 @@ func BenchmarkAStorm(b *testing.B) {
 func processorTime(t testing.TB) time.Duration {
 	t.Helper()
 	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

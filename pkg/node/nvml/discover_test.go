@@ -91,13 +91,9 @@ func smallestMinor(machine *model.Machine) int {
 func TestDiscoverLeavesOutALostGPU(t *testing.T) {
 	file := fixture.File(t, "p5.48xlarge")
 	machine := fixture.Machine(t, file)
-	if err := machine.Lose(3); err != nil {
-		t.Fatal(err)
-	}
+	must(t, machine.Lose(3))
 	node, unreadable, err := fixture.Library(t, machine).Discover()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(node.GPUs) != 7 {
 		t.Errorf("got %d GPUs, want the other 7", len(node.GPUs))
 	}
@@ -137,13 +133,9 @@ func TestDiscoverNamesTheCallThatFailed(t *testing.T) {
 			machine := fixture.Machine(t, file)
 			library := fixture.Library(t, machine)
 			third := 2
-			if err := machine.Fail(model.Failure{Function: function, Return: gonvml.ERROR_TIMEOUT, GPU: &third}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, machine.Fail(model.Failure{Function: function, Return: gonvml.ERROR_TIMEOUT, GPU: &third}))
 			node, unreadable, err := library.Discover()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if asked == "" { // without the fact, the GPU is as good
 				if len(node.GPUs) != 8 || len(unreadable) != 0 {
 					t.Errorf("got %d GPUs and unreadable %v, want 8 and none", len(node.GPUs), unreadable)
@@ -181,13 +173,9 @@ func TestDiscoverWithoutOptionalFacts(t *testing.T) {
 			fail := func(with gonvml.Return) (gpu.Node, []error) {
 				machine := fixture.Machine(t, file)
 				library := fixture.Library(t, machine)
-				if err := machine.Fail(model.Failure{Function: function, Return: with, GPU: &third}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, machine.Fail(model.Failure{Function: function, Return: with, GPU: &third}))
 				node, unreadable, err := library.Discover()
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				return node, unreadable
 			}
 			node, unreadable := fail(gonvml.ERROR_UNKNOWN)
@@ -217,9 +205,7 @@ func TestDiscoverFailsWithoutTheDriver(t *testing.T) {
 			file := fixture.File(t, "g6.xlarge")
 			machine := fixture.Machine(t, file)
 			library := fixture.Library(t, machine)
-			if err := machine.Fail(model.Failure{Function: function, Return: gonvml.ERROR_DRIVER_NOT_LOADED}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, machine.Fail(model.Failure{Function: function, Return: gonvml.ERROR_DRIVER_NOT_LOADED}))
 			_, _, err := library.Discover()
 			if !errors.Is(err, nvml.ErrDriverNotLoaded) || !strings.HasPrefix(err.Error(), asked+": NVML answered ") {
 				t.Errorf("got %v, want an error of %q that is ErrDriverNotLoaded", err, asked)
@@ -232,17 +218,13 @@ func TestDiscoverLeavesOutWhatAGPUDoesNotHave(t *testing.T) {
 	file := fixture.File(t, "p5.48xlarge")
 	machine := fixture.Machine(t, file)
 	library, err := nvml.New(machine.Library(), fstest.MapFS{}) // no sysfs, either
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = library.Close() })
 	for _, function := range []string{
 		"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetEccMode", "nvmlDeviceGetMigMode",
 		"nvmlDeviceGetNvLinkState", "nvmlDeviceGetAddressingMode",
 	} {
-		if err := machine.Fail(model.Failure{Function: function, Return: gonvml.ERROR_NOT_SUPPORTED}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, machine.Fail(model.Failure{Function: function, Return: gonvml.ERROR_NOT_SUPPORTED}))
 	}
 	node, unreadable, err := library.Discover()
 	if err != nil || len(unreadable) > 0 {
@@ -271,13 +253,9 @@ func TestDiscoverReadsMIGModeInForce(t *testing.T) {
 			t.Errorf("got MIG mode %v, want %v", got, want)
 		}
 	}
-	if err := machine.SetMIGMode(0, true); err != nil {
-		t.Fatal(err)
-	}
+	must(t, machine.SetMIGMode(0, true))
 	expect(gpu.MIGDisabled)
-	if err := machine.Reset(0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, machine.Reset(0))
 	expect(gpu.MIGEnabled)
 }
 
@@ -329,14 +307,10 @@ func discover(t *testing.T, how odd, file model.File) gpu.Node {
 	t.Helper()
 	machine := fixture.Machine(t, file)
 	for _, index := range how.lose {
-		if err := machine.Lose(index); err != nil {
-			t.Fatal(err)
-		}
+		must(t, machine.Lose(index))
 	}
 	library, err := nvml.New(oddLibrary{Interface: machine.Library(), odd: how}, fixture.Sysfs(file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := library.Close(); err != nil {
 			t.Error(err)

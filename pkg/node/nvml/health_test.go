@@ -23,9 +23,7 @@ func healthOf(t *testing.T, machine string) (*model.Machine, *nvml.Library, []gp
 	simulated := fixture.Machine(t, file)
 	library := fixture.Library(t, simulated)
 	node, _, err := library.Discover()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return simulated, library, node.GPUs
 }
 
@@ -44,9 +42,7 @@ func TestHealth(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			machine, library, gpus := healthOf(t, c.machine)
-			if err := machine.SetCondition(0, c.set); err != nil {
-				t.Fatal(err)
-			}
+			must(t, machine.SetCondition(0, c.set))
 			before, _ := machine.State()
 			got, err := library.Health(gpus[0].UUID)
 			if err != nil || got != c.want {
@@ -136,9 +132,7 @@ func TestHealthFields(t *testing.T) {
 
 func TestHealthOfALostGPU(t *testing.T) {
 	machine, library, gpus := healthOf(t, "g5.12xlarge")
-	if err := machine.Lose(1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, machine.Lose(1))
 	for i, g := range gpus {
 		if _, err := library.Health(g.UUID); errors.Is(err, nvml.ErrGPULost) != (i == 1) {
 			t.Errorf("GPU %d: got %v", i, err)
@@ -176,13 +170,9 @@ func TestEvents(t *testing.T) {
 		wrong.Type = 0x2
 		expect("two bits", wrong, nvml.Report{UUID: gpus[1].UUID, Event: health.Event{Incident: health.DoubleBitECC}})
 
-		if err := machine.SetMIGMode(0, true); err != nil {
-			t.Fatal(err)
-		}
+		must(t, machine.SetMIGMode(0, true))
 		instance, err := machine.CreateInstance(0, "3g.40gb", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		inside := model.XID(0, 119)
 		inside.GPUInstanceID = uint32(instance.ID)
 		expect("of a partition", inside, nvml.Report{UUID: gpus[0].UUID, Event: health.Event{

@@ -15,9 +15,7 @@ func installed(t *testing.T) (root, path string) {
 	t.Helper()
 	root = t.TempDir()
 	path = filepath.Join(root, "usr/lib64", soname)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o755)))
 	return root, path
 }
 
@@ -31,9 +29,7 @@ func asLoaded(root string) (*Library, error) {
 func TestTheFileThatWasLoadedIsLookedAt(t *testing.T) {
 	root, path := installed(t)
 	library, err := asLoaded(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	expect := func(when string, want error) {
 		t.Helper()
 		if err := library.CheckFile(); !errors.Is(err, want) {
@@ -41,22 +37,14 @@ func TestTheFileThatWasLoadedIsLookedAt(t *testing.T) {
 		}
 	}
 	expect("as it was loaded", nil)
-	if err := os.Rename(path, path+".old"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(path, path+".old"))
 	expect("while there is none", ErrReplaced)
-	if err := os.WriteFile(path, nil, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, nil, 0o755))
 	expect("with another one", ErrReplaced)
-	if err := os.Rename(path+".old", path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(path+".old", path))
 	expect("with the first one again", nil)
 	// The number of a file may be that of a file in another driver container.
-	if err := os.Chtimes(path, time.Time{}, time.Now().Add(-time.Hour)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chtimes(path, time.Time{}, time.Now().Add(-time.Hour)))
 	expect("with another one of the same number", ErrReplaced)
 }
 
@@ -120,4 +108,11 @@ func replaceContainer(host, container, first, second string) error {
 		return errors.Join(errors.New("another driver container is not seen"), err)
 	}
 	return nil
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -27,25 +27,19 @@ func TestOpenRefusesWhatIsNotNVML(t *testing.T) {
 		},
 		"a dangling link": {
 			install: func(t *testing.T, path string) {
-				if err := os.Symlink("libnvidia-ml.so.580.95.05", path); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.Symlink("libnvidia-ml.so.580.95.05", path))
 			},
 			want: []string{"is in none of the library directories below "},
 		},
 		"a text file": {
 			install: func(t *testing.T, path string) {
-				if err := os.WriteFile(path, []byte("this is no library\n"), 0o755); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(path, []byte("this is no library\n"), 0o755))
 			},
 			want: []string{"load ", "libnvidia-ml.so.1", "reinstall the NVIDIA driver's user-space libraries"},
 		},
 		"an empty file": {
 			install: func(t *testing.T, path string) {
-				if err := os.WriteFile(path, nil, 0o755); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(path, nil, 0o755))
 			},
 			want: []string{"load ", "reinstall the NVIDIA driver's user-space libraries"},
 		},
@@ -63,9 +57,7 @@ func TestOpenRefusesWhatIsNotNVML(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
 			path := filepath.Join(root, "usr/lib64/libnvidia-ml.so.1")
-			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 			tc.install(t, path)
 			library, err := nvml.Open(root)
 			if err == nil {
@@ -99,12 +91,8 @@ func TestOpenLooksWhereDistributionsInstall(t *testing.T) {
 		t.Run(dir, func(t *testing.T) {
 			root := t.TempDir()
 			path := filepath.Join(root, dir, "libnvidia-ml.so.1")
-			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, []byte("no library"), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+			must(t, os.WriteFile(path, []byte("no library"), 0o755))
 			if _, err := nvml.Open(root); err == nil || !strings.Contains(err.Error(), path) {
 				t.Errorf("got %v, want an error about %s", err, path)
 			}
@@ -144,9 +132,7 @@ func TestErrorsAreTheirSentinel(t *testing.T) {
 
 func TestNewSaysWhyNVMLDoesNotStart(t *testing.T) {
 	machine := fixture.Machine(t, fixture.File(t, "g6.xlarge"))
-	if err := machine.Fail(model.Failure{Function: "nvmlInit_v2", Return: gonvml.ERROR_DRIVER_NOT_LOADED}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, machine.Fail(model.Failure{Function: "nvmlInit_v2", Return: gonvml.ERROR_DRIVER_NOT_LOADED}))
 	_, err := nvml.New(machine.Library(), fixture.Sysfs(machine.File()))
 	if !errors.Is(err, nvml.ErrDriverNotLoaded) {
 		t.Errorf("got %v, want ErrDriverNotLoaded", err)

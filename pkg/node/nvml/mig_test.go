@@ -62,9 +62,7 @@ func TestProfilesAreNamedAsNVIDIANamesThem(t *testing.T) {
 			oracle[p.String()] = true
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, g := range fixture.Node(t, name).GPUs {
 			for _, p := range g.Profiles {
 				if !oracle[p.Name] {

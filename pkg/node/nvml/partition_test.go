@@ -20,7 +20,7 @@ func partitionable(t *testing.T, name string) (*model.Machine, *nvml.Library, st
 	return machine, fixture.Library(t, machine), machine.GPUs()[0].UUID
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

@@ -35,9 +35,7 @@ func stub(t *testing.T, path string, code nvml.Return) {
 func TestALibraryThatWasReplaced(t *testing.T) {
 	root := t.TempDir()
 	path := filepath.Join(root, "usr/lib64", soname)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	stub(t, path, nvml.ERROR_LIB_RM_VERSION_MISMATCH)
 	for range 2 {
 		if _, err := Open(root); !errors.Is(err, ErrLibrary) || errors.Is(err, ErrReplaced) {
@@ -46,9 +44,7 @@ func TestALibraryThatWasReplaced(t *testing.T) {
 			t.Errorf("%v does not say what to do", err)
 		}
 	}
-	if err := os.Rename(path, path+".old"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(path, path+".old"))
 	if _, err := Open(root); !errors.Is(err, ErrLibrary) || errors.Is(err, ErrReplaced) {
 		t.Errorf("got %v between the removal of the old driver and the installation of the new one", err)
 	}

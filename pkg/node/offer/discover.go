@@ -69,7 +69,7 @@ func (o *Offer) discover(ctx context.Context, look look) (found findings, err er
 			break
 		}
 	}
-	o.foreign = nil // what an earlier look knew may have made place for a claim's by now
+	o.foreign = nil // a claim's instance may be in the place of one that an earlier look found
 	if sure {
 		o.foreign = found.free.GPUs
 	}

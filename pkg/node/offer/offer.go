@@ -79,7 +79,7 @@ type Health interface {
 	Repaired(times map[string]time.Time)
 }
 
-// Publisher publishes the last value that it was given.
+// Publisher publishes the last value that was set.
 type Publisher interface {
 	Set(resources resourceslice.DriverResources)
 }
@@ -128,11 +128,10 @@ type Offer struct {
 	restful atomic.Bool
 
 	// The fields below belong to the goroutine of Start and Watch.
-	// What follows belongs to who runs Start and then Watch.
 
 	hardware Hardware
-	// seen is the node as it was read last, with every instance; unread says which of
-	// its GPUs could not be read, empty when all could.
+	// seen is the node as it was read last, with every instance; unread names the GPUs that could not be
+	// read, empty if all could.
 	seen   gpu.Node
 	unread string
 	// missing are known GPUs that cannot be read now. They stay offered, tainted, because pods may hold

@@ -19,7 +19,7 @@ const ReasonRefused = "PolicyRefused"
 // applied is the result of the last look at the policies. It belongs to the goroutine of Start and
 // Watch.
 type applied struct {
-	// of is the policy's name and generation, empty for none; compiled is its content, and failure why it
+	// of is the policy's name, UID and generation, empty for none; compiled is its content, and failure why it
 	// is invalid.
 	of       string
 	compiled *policy.Compiled
@@ -81,7 +81,7 @@ func (o *Offer) rule(ctx context.Context, selected *v1alpha1.GPUPolicy, node gpu
 		}
 		return policies, nil
 	}
-	if of := identityOf(selected); of != o.applied.of {
+	if of := fmt.Sprintf("%s %s %d", selected.Name, selected.UID, selected.Generation); of != o.applied.of {
 		o.applied.of = of
 		o.applied.compiled, o.applied.failure = policy.Compile(o.Driver, selected)
 	}
@@ -98,10 +98,6 @@ func (o *Offer) rule(ctx context.Context, selected *v1alpha1.GPUPolicy, node gpu
 		}
 	}
 	return policies, nil
-}
-
-func identityOf(p *v1alpha1.GPUPolicy) string {
-	return fmt.Sprintf("%s %s %d", p.Name, p.UID, p.Generation)
 }
 
 // sayVerdict reports the result of a policy once.

@@ -67,15 +67,15 @@ func (v *policyView) notShown(ctx context.Context, r *cache.Reflector, err error
 		return
 	}
 	v.mu.Lock()
-	if news := err.Error() != v.said; news {
+	if err.Error() != v.said {
 		v.said = err.Error()
 		klog.FromContext(ctx).Info("Cannot read GPUPolicies; keeping the last known policy: install the CustomResourceDefinition gpupolicies.mica.gpu and the chart's ClusterRole", "reason", v.said)
 	}
 	none := absent || !v.policies.HasSynced() && time.Since(v.started) >= rolesPatience
-	news := none && !v.none
+	changed := none && !v.none
 	v.none = v.none || none
 	v.mu.Unlock()
-	if news {
+	if changed {
 		v.decides()
 	}
 }

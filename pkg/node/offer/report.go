@@ -36,14 +36,14 @@ type report struct {
 	nodeName string
 
 	mu      sync.Mutex
-	said    *v1alpha1.GPUNode // what is to be written, nil until the node has looked at policies
-	changed wake.Signal       // holds a token when said has changed
+	desired *v1alpha1.GPUNode // nil until the node has read the policies
+	changed wake.Signal       // holds a token when desired has changed
 }
 
 // set replaces the report: the verdict about the node's policy, nil for none, and why the node offers
 // nothing, nil if it does. It never blocks.
 func (r *report) set(node types.UID, verdict *v1alpha1.NodePolicy, withheld error) {
-	said := &v1alpha1.GPUNode{
+	desired := &v1alpha1.GPUNode{
 		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "GPUNode"},
 		ObjectMeta: metav1.ObjectMeta{
 			Name:            r.nodeName,
@@ -52,12 +52,12 @@ func (r *report) set(node types.UID, verdict *v1alpha1.NodePolicy, withheld erro
 		Policy: verdict,
 	}
 	if withheld != nil {
-		said.Withheld = excerpt.Of(withheld.Error(), v1alpha1.MaxMessageLength)
+		desired.Withheld = excerpt.Of(withheld.Error(), v1alpha1.MaxMessageLength)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !equality.Semantic.DeepEqual(said, r.said) {
-		r.said = said
+	if !equality.Semantic.DeepEqual(desired, r.desired) {
+		r.desired = desired
 		r.changed.Wake()
 	}
 }
@@ -65,7 +65,7 @@ func (r *report) set(node types.UID, verdict *v1alpha1.NodePolicy, withheld erro
 func (r *report) get() *v1alpha1.GPUNode {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.said
+	return r.desired
 }
 
 // run writes until ctx ends.
@@ -73,7 +73,7 @@ func (r *report) run(ctx context.Context) error {
 	retry := reportRetries.DelayFunc()
 	for {
 		pause := reportAgain + rand.N(reportAgain)
-		if said := r.get(); said != nil {
+		if r.get() != nil {
 			if !sleep(ctx, rand.N(reportSpread)) {
 				return ctx.Err()
 			}

@@ -29,7 +29,7 @@ type taken struct {
 	by    string
 }
 
-// takenOf are what leftovers and claims of a newer version have of a node.
+// takenOf lists the parts of a node's GPUs that leftovers, or claims of a newer version, hold.
 func (o *Offer) takenOf(node gpu.Node, held []journal.Device) (all []taken) {
 	for use := range o.leftovers.uses {
 		all = append(all, takenBy(use, node.GPUs))
