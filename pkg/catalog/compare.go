@@ -7,10 +7,10 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// Differences tells, in sentences, in what the profiles that NVML lists on a
-// node differ from those that are predicted for the product. NVML is right: the
-// catalogue is for nodes that do not exist yet. There are none for a product
-// that the catalogue does not know.
+// Differences describes how the profiles that NVML lists on a node differ from
+// those that the catalogue predicts for the product, in sentences. NVML is right:
+// the catalogue is for nodes that do not exist yet. A product that the catalogue
+// does not list has no differences.
 func Differences(productName string, listed []gpu.Profile) []string {
 	board, known := BoardByProductName(productName)
 	if !known || board.MIG == nil {

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// Instance is a machine type of EC2, as a node of it shows itself.
+// Instance is a machine type of EC2.
 type Instance struct {
 	// Type is EC2's name, such as "p5.48xlarge".
 	Type string
 	// Architecture is Kubernetes' name for that of the CPU: "amd64" or "arm64".
 	Architecture string
-	// VCPUs, MemoryMiB and MaxPods are zero where they are not known. MemoryMiB is EC2's
-	// figure; a kernel shows less.
+	// VCPUs, MemoryMiB and MaxPods are zero if unknown. MemoryMiB is EC2's figure; the
+	// kernel reports less.
 	VCPUs     int
 	MemoryMiB uint64
 	MaxPods   int
@@ -41,19 +41,18 @@ type Slot struct {
 
 // Errors of InstanceByType.
 var (
-	// ErrNotPredicted means that not all numbers of a board were captured, so that
-	// only NVML on a node can tell what it offers: a prediction that is nearly right
-	// starts nodes on which the claim does not fit.
+	// ErrNotPredicted means that the catalogue lacks numbers of the board, so that only
+	// NVML on a node shows what it offers. A prediction that is nearly right would start
+	// nodes on which the claim does not fit.
 	ErrNotPredicted = errors.New("not predicted")
-	// ErrUnknownInstance means that the catalogue has never heard of a type.
+	// ErrUnknownInstance means that the catalogue does not list the type.
 	ErrUnknownInstance = errors.New("unknown instance type")
 	// ErrNoGPU means that a type has no NVIDIA GPU.
 	ErrNoGPU = errors.New("no NVIDIA GPU")
 )
 
-// InstanceByType returns the instance type that EC2 calls name. Where a number that a
-// prediction needs was never captured, the error is ErrNotPredicted, and the instance is
-// what is known of the machine but for its GPUs.
+// InstanceByType returns the instance type that EC2 calls name. With ErrNotPredicted, it
+// returns the machine without its GPUs.
 func InstanceByType(name string) (Instance, error) {
 	t := load()
 	if i, known := t.instances[name]; known {
@@ -77,5 +76,5 @@ func InstanceByType(name string) (Instance, error) {
 	return f.machine(f.Sizes[j]), fmt.Errorf("GPUs of instance type %s are %w: %s was never captured", name, ErrNotPredicted, f.Missing)
 }
 
-// InstanceTypes are the names of all that can be predicted, in order.
+// InstanceTypes lists the names of all types that can be predicted, sorted.
 func InstanceTypes() []string { return slices.Sorted(maps.Keys(load().instances)) }

@@ -2,10 +2,10 @@ package gpu
 
 import "slices"
 
-// Shape is one way in which a physical GPU can be given to a claim.
+// Shape is one way in which a claim can get a physical GPU.
 type Shape interface {
-	// Name is the device's name in the node's pool: a DNS label, unique on
-	// the node, the same after every restart.
+	// Name is the device's name in the node's pool: a DNS label that is unique on
+	// the node and stays the same over restarts.
 	Name() string
 	// Type is the value of the `type` attribute that device classes select.
 	Type() string
@@ -13,29 +13,29 @@ type Shape interface {
 	Physical() GPU
 	// Form is the shape without its GPU.
 	Form() Form
-	// UUID is what NVIDIA's tools call the device, or what is shared. It is empty for a
-	// partition that is made when a claim gets it.
+	// UUID is the UUID that NVIDIA's tools show for the device, or for the device that is
+	// shared. It is empty for a partition that is made when a claim gets it.
 	UUID() string
-	// MemoryBytes is the memory of the device, or of what is shared, 0 if unknown.
+	// MemoryBytes is the memory of the device, or of the device that is shared; 0 if unknown.
 	MemoryBytes() uint64
-	// Uses is how much of one of its GPU's Counters that decide the shape takes.
+	// Uses is how much the shape consumes of a deciding Counter of its GPU.
 	Uses(c Counter) uint64
-	// Describe describes what is published about the shape.
+	// Describe adds the shape's attributes and capacities.
 	Describe(d Description)
 }
 
-// Base is a Shape that one claim has to itself and that several can have shares of.
+// Base is a Shape for one claim that can also be offered in shares.
 type Base interface {
 	Shape
-	// identify describes what is published about the base and its shares.
+	// identify adds the attributes that the base and its shares have in common.
 	identify(d Description)
 	// sharedType is the Type of shares.
 	sharedType(s Sharing) string
-	// sharedUses is what the base takes once, however many claims have a share of it.
+	// sharedUses is what a device in shares consumes, however many claims share it.
 	sharedUses(c Counter) uint64
 }
 
-// bases are all bases, and what they are on a GPU.
+// bases return the base of a GPU at a placement, by the name of its Form.
 var bases = map[string]func(g GPU, p Placement) (base Base, offered bool){
 	BaseWhole: func(g GPU, _ Placement) (Base, bool) { return Whole{GPU: g}, g.OffersWhole() },
 	// An administrator's partition may have replaced Mica's in the same place, and the reverse.
@@ -58,14 +58,13 @@ type Policy struct {
 	MPS         *MPS
 }
 
-// ByDefault is the policy of nodes for which there is no other: what NVIDIA's
-// driver offers.
+// ByDefault is the policy of nodes without a GPUPolicy: what NVIDIA's driver offers.
 func ByDefault(GPU) Policy { return Policy{Whole: true, MIG: true} }
 
-// Shapes lists what a node offers, in the order in which it is published: whole
-// GPUs first and those in shares next, because they are few and the scheduler
-// tries devices in this order, then GPU by GPU its partitions. The GPUs'
-// Instances must be those that are not ours.
+// Shapes lists what a node offers, in the order of publication: whole GPUs first
+// and those in shares next, because they are few and the scheduler tries devices
+// in this order; then the partitions, GPU by GPU. The GPUs' Instances must be
+// foreign ones.
 func Shapes(gpus []GPU, policy func(GPU) Policy) []Shape {
 	var whole, timeSliced, served, partitions []Shape
 	for _, g := range SortByLocality(gpus) {
@@ -84,9 +83,9 @@ func Shapes(gpus []GPU, policy func(GPU) Policy) []Shape {
 	return slices.Concat(whole, timeSliced, served, partitions)
 }
 
-// partitioned are the partitions of a GPU, those for one claim each before those
-// in shares. No counter keeps apart the claims of an administrator's instance, so one
-// whose profile is shared is only offered in shares.
+// partitioned lists the partitions of a GPU, those for one claim each before those
+// in shares. No counter keeps the claims of an administrator's instance apart, so a
+// shared profile makes it available in shares only.
 func (g GPU) partitioned(policy Policy) []Shape {
 	var exclusive, shared []Shape
 	statics, _ := g.Statics()

@@ -1,14 +1,14 @@
 package gpu
 
-// Share is the shape of a GPU or partition that several claims have shares of.
+// Share is the shape of a GPU or partition that several claims share.
 type Share struct {
-	// Of is what is shared.
+	// Of is the shared device.
 	Of Base
 	// Sharing is a TimeSlicing or MPS.
 	Sharing Sharing
 }
 
-// Name is that of what is shared, and how: gpu-<minor>-timeslice.
+// Name is the shared device's with the way of sharing: gpu-<minor>-timeslice.
 func (s Share) Name() string { return s.Of.Name() + "-" + s.Sharing.Name() }
 
 // Type is "timeslice" or "mps" for a GPU, "mig-timeslice" or "mig-mps" for a
@@ -18,31 +18,31 @@ func (s Share) Type() string { return s.Of.sharedType(s.Sharing) }
 // Physical is the GPU that is shared, or that the partition is cut from.
 func (s Share) Physical() GPU { return s.Of.Physical() }
 
-// Form is that of what is shared, and how.
+// Form is the shared device's with the way of sharing.
 func (s Share) Form() Form {
 	f := s.Of.Form()
 	f.Sharing, f.Shares, f.Interval = s.Sharing.Name(), s.Sharing.Count(), s.Sharing.TimeSlice()
 	return f
 }
 
-// UUID is that of what is shared.
+// UUID is the shared device's.
 func (s Share) UUID() string { return s.Of.UUID() }
 
-// MemoryBytes is the memory of what is shared.
+// MemoryBytes is the shared device's.
 func (s Share) MemoryBytes() uint64 { return s.Of.MemoryBytes() }
 
-// Uses is what the device takes once, however many claims have a share of it.
+// Uses is what the shared device consumes, however many claims share it.
 func (s Share) Uses(c Counter) uint64 { return s.Of.sharedUses(c) }
 
-// memoryStep is what requests for memory are rounded up to, and the least.
+// memoryStep is the least memory that a claim can request; requests are rounded up to a multiple.
 const memoryStep = 1 << 20
 
-// Describe describes what all shares of a device have together, and the default of a claim.
+// Describe adds the capacities that the shares divide, and the default of a claim.
 func (s Share) Describe(d Description) {
 	s.Of.identify(d)
 	s.Sharing.describe(d)
 	count := uint64(s.Sharing.Count())
-	// Whole steps, so that as many default shares fit as there are to be.
+	// Whole steps, so that count default shares fit.
 	if steps := s.MemoryBytes() / memoryStep; steps >= count {
 		d.Divisible(CapacityMemory, Divisible{Total: steps * memoryStep, Step: memoryStep, Default: steps / count * memoryStep, Bytes: true})
 	}
@@ -52,7 +52,7 @@ func (s Share) Describe(d Description) {
 type Sharing interface {
 	// Name is the last part of the device's name and type.
 	Name() string
-	// Count is how many shares of default size there are.
+	// Count is the number of shares of default size.
 	Count() int
 	// TimeSlice is how long processes that take turns run, empty if they do not.
 	TimeSlice() Interval
@@ -61,7 +61,7 @@ type Sharing interface {
 	describe(d Description)
 }
 
-// Limits of what can be shared, which a GPUPolicy is held to at admission, too.
+// Limits of sharing. The API server checks them in GPUPolicies, too.
 const (
 	// MinShares: with one share, a device is not shared, and the range of a
 	// request policy must leave room for a step (ResourceSlice validation).

@@ -1,6 +1,6 @@
 package gpu
 
-// Usage is how busy a GPU or MIG device is. What it does not tell is nil, never 0.
+// Usage is how busy a GPU or MIG device is. A value that the device does not report is nil, never 0.
 type Usage struct {
 	// Utilization is the part of the time shortly before in which something ran on the
 	// device, 0 to 1.
@@ -10,7 +10,7 @@ type Usage struct {
 
 // MemoryUsage is how much memory of a device is taken, in bytes.
 type MemoryUsage struct {
-	// Used is what processes have; what the driver keeps for itself is only in Total.
+	// Used is the memory of processes. Total includes what the driver reserves.
 	Used, Total uint64
 }
 

@@ -141,16 +141,18 @@ var xids = map[uint64]xid{
 	161: {Informative, "a channel could not be retired"},
 }
 
-// linkedSince are the first releases of the driver whose recovery action speaks for an XID, from the catalog's column
-// "Xid 154 linkage". It has those after which a GPU or node needs something. For 46, 54, 119, 140 and 151 that column is empty: a
-// driver that asks for nothing after one of them has not judged it. 158 is linked by every driver that reports it.
+// linkedSince has the first release of the driver whose recovery action covers an XID, from the
+// catalog's column "Xid 154 linkage", for XIDs that need a reset or a reboot. The column is empty for
+// 46, 54, 119, 140 and 151: if the driver requires no action after one of these, it has not judged the
+// XID. Every driver that reports 158 links it.
 var linkedSince = map[uint64]int{
 	48: 565, 62: 565, 64: 565, 74: 565, 79: 565, 95: 565, 109: 570, 110: 565, 120: 565, 136: 565, 143: 575,
 	144: 565, 145: 565, 146: 565, 147: 565, 148: 565, 149: 565, 150: 565, 155: 565, 156: 565, 158: 565,
 }
 
-// judges reports whether the driver decides what an event means by the action that it asks for, also by
-// asking for none. Events without a number are those of XIDs that are linked from the first release with an action on.
+// judges reports whether the driver's recovery action decides the meaning of an event, even if it
+// requires none. Events without a number belong to XIDs that are linked since the first release with
+// an action.
 func (l Level) judges(event Event) bool {
 	if event.XID == 0 {
 		return true

@@ -48,9 +48,7 @@ func newSharing(t *testing.T, claims ...*resourceapi.ResourceClaim) *sharing {
 func (s *sharing) record(claim *resourceapi.ResourceClaim, uid types.UID, daemon string) {
 	s.Helper()
 	records, err := journal.Open(filepath.Join(DataDir(s.options.PluginsDir, s.options.Name), "claims"))
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	if err := records.Put(s.Context(), journal.Record{
 		ClaimUID: string(uid), Namespace: claim.Namespace, Name: claim.Name, BootID: s.options.BootID, State: journal.Prepared,
 		Devices: []journal.Device{{Request: "r", Pool: s.options.NodeName, Device: "gpu-0-mps", UUID: "GPU-0", Form: gpu.Form{Base: gpu.BaseWhole},
@@ -63,21 +61,15 @@ func (s *sharing) record(claim *resourceapi.ResourceClaim, uid types.UID, daemon
 func (s *sharing) restarted(daemon string, times int) {
 	s.Helper()
 	content, err := json.Marshal(mps.Status{Daemon: mps.Daemon{ID: daemon, Devices: []string{"GPU-0"}}, State: mps.Ready, Restarts: times})
-	if err != nil {
-		s.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(s.options.MPSRoot, "status", daemon+".json"), content, 0o600); err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
+	must(s, os.WriteFile(filepath.Join(s.options.MPSRoot, "status", daemon+".json"), content, 0o600))
 }
 
 // plugin is a process of the driver, as far as it looks at daemons.
 func (s *sharing) plugin() *Driver {
 	s.Helper()
 	d, err := New(s.options)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	s.Cleanup(d.events.start())
 	return d
 }
@@ -86,9 +78,7 @@ func (s *sharing) plugin() *Driver {
 func (s *sharing) told() map[string]string {
 	s.Helper()
 	events, err := s.api.CoreV1().Events("").List(s.Context(), metav1.ListOptions{})
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	told := map[string]string{}
 	for _, event := range events.Items {
 		told[event.InvolvedObject.Namespace+"/"+event.InvolvedObject.Name+"/"+string(event.InvolvedObject.UID)+"/"+event.Reason] += fmt.Sprint(event.Count, " ", event.Message)

@@ -129,34 +129,34 @@ func deviceHealth(record health.Record, shape gpu.Shape) (kubeletplugin.HealthSt
 	return kubeletplugin.HealthStatusHealthy, message
 }
 
-// tellHealth sends Events about a change of a GPU's health, to the node and the claims that hold it.
-func (d *Driver) tellHealth(ctx context.Context, change monitor.Change) {
+// notifyHealth sends Events about a change of a GPU's health, to the node and the claims that hold it.
+func (d *Driver) notifyHealth(ctx context.Context, change monitor.Change) {
 	logger := klog.FromContext(ctx)
 	for _, fault := range change.Faults {
 		logger.Info("A GPU has a fault", "gpu", change.UUID, "condition", fault.Condition, "value", fault.Value, "severity", fault.Severity.String(), "reason", fault.Words)
-		d.tellHolders(ctx, change.UUID, fault.Place, corev1.EventTypeWarning, ReasonFault, fault.Words)
+		d.notifyHolders(ctx, change.UUID, fault.Place, corev1.EventTypeWarning, ReasonFault, fault.Words)
 	}
 	for _, note := range change.Notes {
 		logger.Info("The driver has reported an error", "gpu", change.UUID, "reason", note.Words)
-		d.tellHolders(ctx, change.UUID, note.Place, corev1.EventTypeWarning, ReasonError, note.Words)
+		d.notifyHolders(ctx, change.UUID, note.Place, corev1.EventTypeWarning, ReasonError, note.Words)
 	}
 	for _, fault := range change.Over {
 		logger.Info("A GPU has recovered", "gpu", change.UUID, "condition", fault.Condition, "value", fault.Value)
-		d.tellHolders(ctx, change.UUID, fault.Place, corev1.EventTypeNormal, ReasonRecovered, "over: "+fault.Words)
+		d.notifyHolders(ctx, change.UUID, fault.Place, corev1.EventTypeNormal, ReasonRecovered, "over: "+fault.Words)
 	}
 }
 
-// tellStall sends an Event to the node when the driver stops answering.
-func (d *Driver) tellStall(ctx context.Context, lasts time.Duration) {
+// notifyStall sends an Event to the node when the driver stops answering.
+func (d *Driver) notifyStall(ctx context.Context, lasts time.Duration) {
 	sentence := fmt.Sprintf("the NVIDIA driver does not answer about any GPU, as while it recovers one of them; after %v all count as unresponsive: look for messages of NVRM in the kernel's log", lasts)
 	klog.FromContext(ctx).Info("The NVIDIA driver is stalled", "reason", sentence)
 	d.events.WarnNode(ReasonStalled, sentence)
 }
 
-// tellHolders sends an Event to the node and to the claims that hold the place on a GPU or part of it.
-func (d *Driver) tellHolders(ctx context.Context, uuid string, place gpu.Placement, kind, reason, words string) {
+// notifyHolders sends an Event to the node and to the claims that hold the place on a GPU or part of it.
+func (d *Driver) notifyHolders(ctx context.Context, uuid string, place gpu.Placement, kind, reason, words string) {
 	sentence := "GPU " + uuid + ": " + words
-	d.events.tell(d.events.node(), kind, reason, sentence)
+	d.events.send(d.events.node(), kind, reason, sentence)
 	records, err := d.preparer.Prepared(ctx)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot send Events about a GPU's health to its claims", "gpu", uuid)
@@ -171,18 +171,18 @@ func (d *Driver) tellHolders(ctx context.Context, uuid string, place gpu.Placeme
 				APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaim",
 				Namespace: record.Namespace, Name: record.Name, UID: types.UID(record.ClaimUID),
 			}
-			d.events.tell(claim, kind, reason, sentence)
+			d.events.send(claim, kind, reason, sentence)
 			break
 		}
 	}
 }
 
-// tellReset sends an Event to the node about an attempted reset of a GPU without claims.
-func (d *Driver) tellReset(ctx context.Context, uuid string, worked bool, sentence string) {
+// notifyReset sends an Event to the node about an attempted reset of a GPU without claims.
+func (d *Driver) notifyReset(ctx context.Context, uuid string, worked bool, sentence string) {
 	kind, reason := corev1.EventTypeNormal, ReasonReset
 	if !worked {
 		kind, reason = corev1.EventTypeWarning, ReasonNotReset
 	}
 	klog.FromContext(ctx).Info("A sick GPU", "gpu", uuid, "outcome", sentence)
-	d.events.tell(d.events.node(), kind, reason, "GPU "+uuid+" "+sentence)
+	d.events.send(d.events.node(), kind, reason, "GPU "+uuid+" "+sentence)
 }

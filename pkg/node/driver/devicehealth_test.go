@@ -26,15 +26,8 @@ func TestAFaultIsTold(t *testing.T) {
 	fixture.Eventually(t, "readiness", d.Ready)
 	k.prepared(one)
 
-	ctx, cancel := context.WithCancel(t.Context())
-	reports, ended := make(chan kubeletplugin.DeviceHealthReport), make(chan error, 1)
-	go func() { ended <- d.WatchHealthStatus(ctx, reports) }()
-	defer func() {
-		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("got %v", err)
-		}
-	}()
+	reports := make(chan kubeletplugin.DeviceHealthReport)
+	fixture.Background(t.Context(), t, func(ctx context.Context) error { return d.WatchHealthStatus(ctx, reports) })
 	expect := func(what string, as func(kubeletplugin.DeviceHealth) error) {
 		t.Helper()
 		fixture.Eventually(t, what, func() error {

@@ -170,14 +170,14 @@ func New(options Options) (*Driver, error) {
 		Changed: d.healthChanged,
 		Asked:   func() { d.offer.Used() },
 		Repair:  func(ctx context.Context) { d.resetter.Look(ctx, d.hardware.Resets) },
-		Tell:    d.tellHealth,
-		Stalled: d.tellStall,
+		Notify:  d.notifyHealth,
+		Stalled: d.notifyStall,
 	})
 	d.resetter = reset.New(reset.Options{
 		Health:  d.monitor,
 		Claims:  d.preparer,
 		Allowed: func() health.ConditionSet { return d.offer.State().Resets },
-		Tell:    d.tellReset,
+		Notify:  d.notifyReset,
 		Quiet:   options.HealthQuiet,
 	})
 	d.offer = offer.New(offer.Options{

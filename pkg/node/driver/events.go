@@ -39,7 +39,7 @@ func (e *events) start() (stop func()) {
 // WarnNode sends an Event about this node. Like Kubernetes' components, it uses the node's name as
 // UID.
 func (e *events) WarnNode(reason, sentence string) {
-	e.tell(e.node(), corev1.EventTypeWarning, reason, sentence)
+	e.send(e.node(), corev1.EventTypeWarning, reason, sentence)
 }
 
 func (e *events) node() *corev1.ObjectReference {
@@ -48,10 +48,10 @@ func (e *events) node() *corev1.ObjectReference {
 
 // warnPod sends an Event about a pod on this node.
 func (e *events) warnPod(pod types.NamespacedName, uid types.UID, reason, sentence string) {
-	e.tell(&corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: uid}, corev1.EventTypeWarning, reason, sentence)
+	e.send(&corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: uid}, corev1.EventTypeWarning, reason, sentence)
 }
 
-func (e *events) tell(object *corev1.ObjectReference, kind, reason, sentence string) {
+func (e *events) send(object *corev1.ObjectReference, kind, reason, sentence string) {
 	if recorder := e.recorder.Load(); recorder != nil {
 		(*recorder).Event(object, kind, reason, sentence)
 	}

@@ -57,7 +57,7 @@ func (d *Driver) watchReplacement(ctx context.Context) error {
 // awaitHardware opens the NVIDIA driver and offers its GPUs. Without a driver or GPU it logs that
 // once, publishes nothing, and retries. It returns an error if only a new process can find the driver.
 func (d *Driver) awaitHardware(ctx context.Context) error {
-	said := ""
+	reported := ""
 	return hardwareRetries.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		err := d.openHardware(ctx)
 		if err == nil {
@@ -67,9 +67,9 @@ func (d *Driver) awaitHardware(ctx context.Context) error {
 			return false, err
 		}
 		d.preparer.NoDriver()
-		if err.Error() != said {
-			said = err.Error()
-			klog.FromContext(ctx).Info("This node offers no GPU for now; the plugin keeps looking", "reason", said)
+		if err.Error() != reported {
+			reported = err.Error()
+			klog.FromContext(ctx).Info("This node offers no GPU for now; the plugin keeps looking", "reason", reported)
 			d.publisher.Set(resourceslice.DriverResources{})
 		}
 		return false, nil

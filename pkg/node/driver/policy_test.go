@@ -1,18 +1,14 @@
 package driver
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
-	"github.com/mica-gpu/mica/pkg/node/offer"
 	"github.com/mica-gpu/mica/test/fixture"
 	"github.com/mica-gpu/mica/test/fixture/apiserver"
 )
@@ -74,32 +70,6 @@ func TestAPolicyIsFollowedWithoutARestart(t *testing.T) {
 	eventually(t, api, "gpu-0", "gpu-0-timeslice")
 }
 
-func TestARefusedPolicyChangesNothingAndSaysSo(t *testing.T) {
-	api, policies := apiserver.New(), apiserver.NewPolicies()
-	policies.Put(t, "p", "{shapes: {whole: {}, timeSlice: {replicas: 4}}}")
-	o := options(t, api, newHardware(t))
-	o.Policies = policies
-	o.MPSRoot = t.TempDir()
-	o.CheckMPS = func() error { return errors.New("nvidia-cuda-mps-control is not there") }
-	run(t, o)
-	eventually(t, api, "gpu-0", "gpu-0-timeslice")
-	policies.Put(t, "p", "{shapes: {mps: {clients: 4}}}")
-	says(t, policies, "p", 2, "GPUPolicy p offers MPS, which this node cannot serve: nvidia-cuda-mps-control is not there")
-	eventually(t, api, "gpu-0", "gpu-0-timeslice")
-	fixture.Eventually(t, "the event", func() error {
-		list, err := api.CoreV1().Events("").List(t.Context(), metav1.ListOptions{})
-		must(t, err)
-		refused := slices.DeleteFunc(list.Items, func(e corev1.Event) bool { return e.Reason != offer.ReasonRefused })
-		if len(refused) != 1 || refused[0].InvolvedObject.Name != fixture.NodeName || refused[0].Count > 1 {
-			return fmt.Errorf("got %+v", list.Items)
-		}
-		return nil
-	})
-	policies.Put(t, "p", "{shapes: {whole: {}}}")
-	eventually(t, api, "-gpu-0-timeslice", "gpu-0")
-	says(t, policies, "p", 3, "")
-}
-
 // says waits until the node says that of its policy.
 func says(t *testing.T, policies *apiserver.Policies, name string, generation int64, message string) {
 	t.Helper()
@@ -110,13 +80,4 @@ func says(t *testing.T, policies *apiserver.Policies, name string, generation in
 		}
 		return nil
 	})
-}
-
-func TestWithoutTheKindNodesOfferTheDefaults(t *testing.T) {
-	api, policies := apiserver.New(), apiserver.NewPolicies()
-	policies.Refuse(apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource(v1alpha1.PolicyResource).GroupResource(), ""))
-	o := options(t, api, newHardware(t))
-	o.Policies = policies
-	run(t, o)
-	eventually(t, api, "gpu-0")
 }

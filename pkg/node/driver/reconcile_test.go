@@ -2,7 +2,6 @@ package driver
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -25,15 +24,7 @@ import (
 func reconciling(t *testing.T, d *Driver) {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan error, 1)
-	go func() { done <- d.reconcile(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("the loop ended with %v", err)
-		}
-	})
+	fixture.Background(ctx, t, d.reconcile)
 	synctest.Wait()
 }
 
@@ -114,11 +105,9 @@ func TestWithoutInotifyNothingIsAskedOfTheAPIServer(t *testing.T) {
 			return nil, os.NewSyscallError("inotify_init1", syscall.EMFILE)
 		}
 		_, ctx := ktesting.NewTestContext(t)
-		ctx, cancel := context.WithCancel(ctx)
-		done := make(chan error, 1)
 		reconciling(t, d)
 		api.ClearActions()
-		go func() { done <- d.watchSpecs(ctx) }()
+		fixture.Background(ctx, t, d.watchSpecs)
 		after(reconcileInterval - time.Second)
 		if actions := api.Actions(); len(actions) > 0 {
 			t.Errorf("the API server was asked %d times, first %v", len(actions), actions[0])
@@ -132,10 +121,6 @@ func TestWithoutInotifyNothingIsAskedOfTheAPIServer(t *testing.T) {
 			if got := specs(t, o); len(got) != 1 {
 				t.Errorf("%s was removed, and %s later there are CDI files %q", name, goneInterval, got)
 			}
-		}
-		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("the watch ended with %v", err)
 		}
 	})
 }

@@ -77,9 +77,7 @@ func (w *ward) updates() (count int) {
 func (w *ward) asked() model.Calls {
 	w.Helper()
 	state, err := w.h.machine.State()
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	calls := maps.Clone(state.Calls)
 	delete(calls, "nvmlEventSetWait_v2")
 	return calls
@@ -170,9 +168,7 @@ func BenchmarkAStorm(b *testing.B) {
 		}
 	}
 	for index := range 8 {
-		if err := w.h.machine.SetCondition(index, model.Condition{RecoveryAction: "gpu-reset"}); err != nil {
-			b.Fatal(err)
-		}
+		must(b, w.h.machine.SetCondition(index, model.Condition{RecoveryAction: "gpu-reset"}))
 	}
 	var used, passed time.Duration
 	for b.Loop() {

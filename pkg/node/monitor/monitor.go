@@ -83,8 +83,8 @@ type Options struct {
 	Asked func()
 	// Repair is called after each round. No GPU is polled until it returns.
 	Repair func(ctx context.Context)
-	// Tell reports a change to users.
-	Tell func(ctx context.Context, change Change)
+	// Notify reports a change to users.
+	Notify func(ctx context.Context, change Change)
 	// Stalled is called once if the driver does not answer about any of several GPUs. After lasts they
 	// count as unresponsive.
 	Stalled func(ctx context.Context, lasts time.Duration)

@@ -70,7 +70,7 @@ func newWardOf(t *testing.T, file model.File) *ward {
 			defer w.mu.Unlock()
 			w.stalls++
 		},
-		Tell: func(_ context.Context, change Change) {
+		Notify: func(_ context.Context, change Change) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			for _, f := range change.Faults {
@@ -102,17 +102,14 @@ func (w *ward) must(err error) {
 func (w *ward) start() {
 	w.Helper()
 	w.monitor = New(w.options)
-	ctx, cancel := context.WithCancel(w.Context())
-	w.monitor.Load(ctx)
+	w.monitor.Load(w.Context())
+	w.watch(w.library)
+}
+
+func (w *ward) watch(gpus GPUs) {
+	w.Helper()
 	w.monitor.See(w.gpus, nil)
-	done := make(chan error, 1)
-	go func() { done <- w.monitor.Run(ctx, w.library) }()
-	w.stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			w.Errorf("got %v", err)
-		}
-	})
+	w.stop = fixture.Background(w.Context(), w, func(ctx context.Context) error { return w.monitor.Run(ctx, gpus) })
 }
 
 // expect compares the faults of a GPU some seconds later.
@@ -350,11 +347,7 @@ func TestACallThatDoesNotReturnIsThatGPUsFault(t *testing.T) {
 		w := newWard(t, "g5.12xlarge")
 		release := make(chan struct{})
 		w.monitor = New(w.options)
-		w.monitor.See(w.gpus, nil)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- w.monitor.Run(ctx, deaf{GPUs: w.library, uuid: w.gpus[2].UUID, release: release}) }()
-		w.stop = func() {}
+		w.watch(deaf{GPUs: w.library, uuid: w.gpus[2].UUID, release: release})
 		time.Sleep(patience)
 		w.expect(2)
 		time.Sleep(lateInterval)
@@ -366,10 +359,6 @@ func TestACallThatDoesNotReturnIsThatGPUsFault(t *testing.T) {
 		close(release)
 		time.Sleep(2*quiet + 2*time.Minute)
 		w.expect(2)
-		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("got %v", err)
-		}
 	})
 }
 
@@ -419,7 +408,7 @@ func TestAnEventOfAnUnknownGPU(t *testing.T) {
 // A file that cannot be read is forgotten, and replaced.
 func TestAFileThatCannotBeRead(t *testing.T) {
 	for _, content := range []string{"", "{", `{"gpus":[]}`, `{"gpus":{"GPU-1":{"faults":"many"}}}`} {
-		m := New(Options{File: filepath.Join(t.TempDir(), "health.json"), BootID: "boot-1", Quiet: quiet, Tell: func(context.Context, Change) {}})
+		m := New(Options{File: filepath.Join(t.TempDir(), "health.json"), BootID: "boot-1", Quiet: quiet, Notify: func(context.Context, Change) {}})
 		if err := os.WriteFile(m.File, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -537,7 +526,7 @@ func TestGPUsThatCannotBeReadInAStall(t *testing.T) {
 // not come back when the other writes it once more.
 func TestTwoProcessesWriteTheFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		options := Options{File: filepath.Join(t.TempDir(), "health.json"), BootID: "boot-1", Quiet: quiet, Tell: func(context.Context, Change) {}}
+		options := Options{File: filepath.Join(t.TempDir(), "health.json"), BootID: "boot-1", Quiet: quiet, Notify: func(context.Context, Change) {}}
 		start := func() *Monitor {
 			m := New(options)
 			m.Load(t.Context())

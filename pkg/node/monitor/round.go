@@ -271,7 +271,7 @@ func (m *Monitor) judge(ctx context.Context, uuid string, facts health.Facts) (c
 	m.mu.Unlock()
 	change := compare(uuid, before, after)
 	if len(change.Faults)+len(change.Notes)+len(change.Over) > 0 {
-		m.Tell(ctx, change)
+		m.Notify(ctx, change)
 	}
 	return len(change.Faults)+len(change.Over) > 0 || before.Reach != after.Reach || before.Action != after.Action
 }

@@ -17,7 +17,7 @@ import (
 // destroyed, and NVML may reuse the handle. So an instance is changed by its handle only right after
 // its MIG device answered with the UUID that was read together with the handle. The handle then stands
 // for what is in that place of the GPU, from which the driver derives the UUID. That does not prove
-// that nothing was destroyed there meanwhile: callers have to know whose the instance is
+// that nothing was destroyed there meanwhile: callers must know which claim made the instance
 // (prepare.Preparer.Seen).
 type device struct {
 	nvml.Device

@@ -88,25 +88,6 @@ func smallestMinor(machine *model.Machine) int {
 	return smallest
 }
 
-func TestDiscoverLeavesOutALostGPU(t *testing.T) {
-	file := fixture.File(t, "p5.48xlarge")
-	machine := fixture.Machine(t, file)
-	must(t, machine.Lose(3))
-	node, unreadable, err := fixture.Library(t, machine).Discover()
-	must(t, err)
-	if len(node.GPUs) != 7 {
-		t.Errorf("got %d GPUs, want the other 7", len(node.GPUs))
-	}
-	for _, g := range node.GPUs {
-		if g.Index == 3 {
-			t.Error("the lost GPU is offered")
-		}
-	}
-	if len(unreadable) != 1 || !errors.Is(unreadable[0], nvml.ErrGPULost) || !strings.Contains(unreadable[0].Error(), "GPU 3") {
-		t.Errorf("got unreadable %v, want one error about GPU 3 that is ErrGPULost", unreadable)
-	}
-}
-
 // Every call about one GPU may fail. The error says which GPU and what was
 // asked; the other GPUs are found all the same.
 func TestDiscoverNamesTheCallThatFailed(t *testing.T) {

@@ -53,23 +53,23 @@ func (o *Offer) withheld(node *corev1.Node) error {
 	return fmt.Errorf("a device plugin allocates this node's GPUs (its status has %s), so Mica does not: remove the device plugin from the node, or set kubeletPlugin.ignoreDevicePlugin=true if none is there", strings.Join(resources, ", "))
 }
 
-// sayWithheld logs and sends an Event once when the node's GPUs become withheld, or no longer are.
-func (o *Offer) sayWithheld(ctx context.Context, reason error) {
-	said := ""
+// reportWithheld logs and sends an Event once when the node's GPUs become withheld, or no longer are.
+func (o *Offer) reportWithheld(ctx context.Context, reason error) {
+	text := ""
 	if reason != nil {
-		said = reason.Error()
+		text = reason.Error()
 	}
-	if said == o.saidWithheld {
+	if text == o.reportedWithheld {
 		return
 	}
-	o.saidWithheld = said
+	o.reportedWithheld = text
 	switch {
 	case reason == nil:
 		klog.FromContext(ctx).Info("This node offers its GPUs again")
-	case errors.Is(reason, errNoneReadable), said == o.saidTaken: // the node has another Event of that
+	case errors.Is(reason, errNoneReadable), text == o.reportedTaken: // the node has another Event of that
 		klog.FromContext(ctx).Error(reason, "This node offers no GPU; checking again every minute")
 	default:
 		klog.FromContext(ctx).Error(reason, "This node offers no GPU; checking again when its status changes")
-		o.Events.WarnNode(ReasonDevicePlugin, said)
+		o.Events.WarnNode(ReasonDevicePlugin, text)
 	}
 }

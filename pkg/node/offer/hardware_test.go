@@ -221,17 +221,3 @@ func TestAFabricThatComesLate(t *testing.T) {
 		check(gpu.FabricReady, true)
 	})
 }
-
-// Boards without a fabric are not concerned.
-func TestNoFabricNoTaint(t *testing.T) {
-	for _, machine := range []string{"g5.12xlarge", "p4d.24xlarge"} {
-		synctest.Test(t, func(t *testing.T) {
-			r := live(t, machine, nothing)
-			for _, device := range r.devices() {
-				if len(device.Taints) > 0 {
-					t.Errorf("%s of %s has the taints %v", device.Name, machine, device.Taints)
-				}
-			}
-		})
-	}
-}

@@ -12,15 +12,15 @@ import (
 	"github.com/mica-gpu/mica/pkg/slice"
 )
 
-// sayPredictions logs, once per product, how its GPUs differ from the catalogue.
-func sayPredictions(ctx context.Context, gpus []gpu.GPU) {
+// logDifferences logs, once per product, how its GPUs differ from the catalogue.
+func logDifferences(ctx context.Context, gpus []gpu.GPU) {
 	log := klog.FromContext(ctx)
-	said := map[string]bool{}
+	logged := map[string]bool{}
 	for _, g := range gpus {
-		if said[g.ProductName] || g.MIG == gpu.MIGUnsupported {
+		if logged[g.ProductName] || g.MIG == gpu.MIGUnsupported {
 			continue
 		}
-		said[g.ProductName] = true
+		logged[g.ProductName] = true
 		if len(g.Profiles) == 0 {
 			log.Info("The NVIDIA driver does not list MIG profiles while MIG is disabled; the GPU is only offered whole until it is enabled", "product", g.ProductName, "gpu", g.UUID)
 			continue
@@ -39,29 +39,29 @@ const (
 	ReasonFabricPending = "NVLinkFabricPending"
 )
 
-// sayFabric reports changes in which GPUs get no claims until the fabric manager has finished.
-func (o *Offer) sayFabric(ctx context.Context, gpus []gpu.GPU) {
+// reportFabric reports changes in which GPUs get no claims until the fabric manager has finished.
+func (o *Offer) reportFabric(ctx context.Context, gpus []gpu.GPU) {
 	var waiting []string
 	for _, g := range gpus {
 		if g.Fabric != gpu.FabricReady {
 			waiting = append(waiting, fmt.Sprintf("gpu-%d (%s)", g.Minor, g.Fabric))
 		}
 	}
-	said := strings.Join(waiting, ", ")
-	if said == o.fabric {
+	text := strings.Join(waiting, ", ")
+	if text == o.fabric {
 		return
 	}
-	o.fabric = said
-	if said == "" {
+	o.fabric = text
+	if text == "" {
 		klog.FromContext(ctx).Info("The fabric manager has finished with all GPUs")
 		return
 	}
-	klog.FromContext(ctx).Info("GPUs are tainted until the fabric manager has finished", "taint", slice.TaintFabric, "gpus", said)
-	o.Events.WarnNode(ReasonFabricPending, "CUDA does not start on "+said+" yet, which get no claims until the NVLink fabric is complete: see that the fabric manager runs on this node (systemctl status nvidia-fabricmanager)")
+	klog.FromContext(ctx).Info("GPUs are tainted until the fabric manager has finished", "taint", slice.TaintFabric, "gpus", text)
+	o.Events.WarnNode(ReasonFabricPending, "CUDA does not start on "+text+" yet, which get no claims until the NVLink fabric is complete: see that the fabric manager runs on this node (systemctl status nvidia-fabricmanager)")
 }
 
-// sayObstacles logs foreign instances that cannot be offered.
-func sayObstacles(ctx context.Context, gpus []gpu.GPU) {
+// logObstacles logs foreign instances that cannot be offered.
+func logObstacles(ctx context.Context, gpus []gpu.GPU) {
 	for _, g := range gpus {
 		if _, obstacles := g.Statics(); len(obstacles) > 0 {
 			klog.FromContext(ctx).Info("MIG instances that do not have exactly one compute instance of full size, or whose profile NVML does not list, are not offered; nor is their part of the GPU",

@@ -143,14 +143,14 @@ type Offer struct {
 	foreign []gpu.GPU
 	// fabric is the last message about GPUs that wait for the fabric manager.
 	fabric string
-	// offered are the identities of the offered shapes, and saidWithheld why they are not published, empty
+	// offered are the identities of the offered shapes, and reportedWithheld why they are not published, empty
 	// if they are.
-	offered      []string
-	saidWithheld string
-	// leftovers are containers of a removed device plugin, and saidTaken the last message about those and
+	offered          []string
+	reportedWithheld string
+	// leftovers are containers of a removed device plugin, and reportedTaken the last message about those and
 	// about claims of a newer version.
-	leftovers leftovers
-	saidTaken string
+	leftovers     leftovers
+	reportedTaken string
 	// applied and history are the policies' results, until is when the offer next changes by itself, zero
 	// for never.
 	applied applied
@@ -236,7 +236,7 @@ func (o *Offer) Released() {
 func (o *Offer) Watch(ctx context.Context) error {
 	next := rereads.DelayFunc()
 	again := time.Now().Add(next())
-	said := ""
+	reported := ""
 	for {
 		interval := lookInterval
 		if o.rest(ctx) {
@@ -260,9 +260,9 @@ func (o *Offer) Watch(ctx context.Context) error {
 		err = look(ctx)
 		switch {
 		case err == nil:
-			said = ""
-		case err.Error() != said && ctx.Err() == nil:
-			said = err.Error()
+			reported = ""
+		case err.Error() != reported && ctx.Err() == nil:
+			reported = err.Error()
 			klog.FromContext(ctx).Error(err, "Cannot read the GPUs; keeping the last offer")
 		}
 	}
@@ -308,7 +308,7 @@ func (o *Offer) offerAll(ctx context.Context) error {
 	}
 	o.miss(found)
 	o.seen, o.unread = found.node, unread
-	sayPredictions(ctx, o.seen.GPUs)
+	logDifferences(ctx, o.seen.GPUs)
 	o.offerFound(ctx, found)
 	return nil
 }
@@ -376,14 +376,14 @@ func (o *Offer) offerFound(ctx context.Context, found findings) {
 	if !known {
 		return // claims that are prepared can be taken back; new ones come when it is published
 	}
-	o.sayTaken(ctx, inUse)
-	o.sayWithheld(ctx, withheld)
+	o.reportTaken(ctx, inUse)
+	o.reportWithheld(ctx, withheld)
 	if withheld != nil {
 		o.Publisher.Set(resourceslice.DriverResources{})
 		return
 	}
-	o.sayFabric(ctx, node.GPUs)
+	o.reportFabric(ctx, node.GPUs)
 	klog.FromContext(ctx).Info("Offering GPUs", "driverVersion", node.DriverVersion, "gpus", len(node.GPUs), "devices", len(next.shapes), "tainted", len(next.taints))
-	sayObstacles(ctx, node.GPUs)
+	logObstacles(ctx, node.GPUs)
 	o.Publisher.Set(resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{o.NodeName: slice.Pool(node, next.shapes, next.taints)}})
 }

@@ -11,19 +11,6 @@ import (
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-func TestUnreadableGPUsAreReportedAndTheOthersOffered(t *testing.T) {
-	r := newRig(t, "p5.48xlarge")
-	r.discovers(r.node.GPUs[1:], errors.New("GPU 0 is lost"))
-	_, err := r.start(t)
-	must(t, err)
-	if !strings.Contains(r.said(), "GPU 0 is lost") {
-		t.Errorf("it is not reported:\n%s", r.said())
-	}
-	if got := len(r.toPublish().Pools[fixture.NodeName].Slices[0].Devices); got != 7 {
-		t.Errorf("got %d devices, want 7", got)
-	}
-}
-
 func TestANodeWithoutAReadableGPUSaysWhy(t *testing.T) {
 	r := newRig(t, "p5.48xlarge")
 	r.discovers(nil, errors.New("GPU 0 is lost"), errors.New("GPU 1 timed out"))

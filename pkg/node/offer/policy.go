@@ -24,8 +24,8 @@ type applied struct {
 	of       string
 	compiled *policy.Compiled
 	failure  error
-	// said is the last verdict that was reported.
-	said string
+	// reported is the last verdict that was reported.
+	reported string
 }
 
 // policiesFor returns the policy of each GPU by UUID. A policy that cannot be applied changes nothing.
@@ -58,7 +58,7 @@ func (o *Offer) policiesFor(ctx context.Context, node gpu.Node, found findings) 
 	if cluster != nil {
 		o.report.set(cluster.UID, policy.Verdict(selected, err), cmp.Or(withheld, o.allTaken(found)))
 	}
-	o.sayVerdict(ctx, selected, err)
+	o.reportVerdict(ctx, selected, err)
 	if err == nil {
 		for i, g := range node.GPUs {
 			result[g.UUID] = policies[i]
@@ -100,16 +100,16 @@ func (o *Offer) rule(ctx context.Context, selected *v1alpha1.GPUPolicy, node gpu
 	return policies, nil
 }
 
-// sayVerdict reports the result of a policy once.
-func (o *Offer) sayVerdict(ctx context.Context, selected *v1alpha1.GPUPolicy, refusal error) {
+// reportVerdict reports the result of a policy once.
+func (o *Offer) reportVerdict(ctx context.Context, selected *v1alpha1.GPUPolicy, refusal error) {
 	verdict := o.applied.of
 	if refusal != nil {
 		verdict += ": " + refusal.Error()
 	}
-	if verdict == o.applied.said {
+	if verdict == o.applied.reported {
 		return
 	}
-	o.applied.said = verdict
+	o.applied.reported = verdict
 	log := klog.FromContext(ctx)
 	switch {
 	case refusal != nil:

@@ -1,10 +1,8 @@
 package offer
 
 import (
-	"context"
 	"errors"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,19 +40,11 @@ func TestPoliciesThatCannotBeReadAreAskedForAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				_, ctx := ktesting.NewTestContext(t)
-				ctx, cancel := context.WithCancel(ctx)
 				policies := apiserver.NewPolicies()
 				policies.Put(t, "p", "{shapes: {whole: {}}}")
 				policies.Refuse(test.refusal)
 				view := newPolicyView(policies, apiserver.New(), fixture.NodeName, func() {})
-				done := make(chan error, 1)
-				go func() { done <- view.run(ctx) }()
-				defer func() {
-					cancel()
-					if err := <-done; !errors.Is(err, context.Canceled) {
-						t.Errorf("the view ended with %v", err)
-					}
-				}()
+				fixture.Background(ctx, t, view.run)
 				after(0)
 				if all, _, known := view.get(); known != test.known || len(all) != 0 {
 					t.Errorf("known at once: %t, %d policies", known, len(all))
@@ -94,29 +84,38 @@ func TestNothingIsPublishedBeforePoliciesAreKnown(t *testing.T) {
 	}
 }
 
-// What a policy lacked may be installed at any time, on nodes without MIG, too.
+// A refused policy changes nothing. What it lacks may be installed at any time, on nodes without MIG, too.
 func TestARefusedPolicyIsTriedAgain(t *testing.T) {
-	missing := errors.New("nvidia-cuda-mps-control is not there")
-	policies := apiserver.NewPolicies()
-	policies.Put(t, "p", "{shapes: {mps: {clients: 2}}}")
-	r := newRig(t, "p5.48xlarge", func(o *Options) {
-		o.Policies = policies
-		o.CheckMPS = func() error { return missing }
+	synctest.Test(t, func(t *testing.T) {
+		missing := errors.New("nvidia-cuda-mps-control is not there")
+		policies := apiserver.NewPolicies()
+		policies.Put(t, "p", "{shapes: {whole: {}, timeSlice: {replicas: 4}}}")
+		r := newRig(t, "g5.12xlarge", func(o *Options) {
+			o.Policies = policies
+			o.CheckMPS = func() error { return missing }
+		})
+		r.follow(t)
+		r.watch(t)
+		after(reportSpread)
+		before := r.offered()
+		policies.Put(t, "p", "{shapes: {mps: {clients: 2}}}")
+		after(reportSpread)
+		const refusal = "GPUPolicy p offers MPS, which this node cannot serve: nvidia-cuda-mps-control is not there"
+		if got := r.offered(); len(before) != 8 || !slices.Equal(got, before) {
+			t.Errorf("got %v, want %v as before", got, before)
+		}
+		if warned := r.warned(); warned != ReasonRefused+": "+refusal+"; the node keeps its previous offer" {
+			t.Errorf("the node's events are %q", warned)
+		}
+		if got, want := *policies.Node(fixture.NodeName).Policy, (v1alpha1.NodePolicy{Name: "p", UID: "uid-p", ObservedGeneration: 2, Message: refusal}); got != want {
+			t.Errorf("the GPUNode has %+v, want %+v", got, want)
+		}
+		missing = nil
+		after(lookInterval)
+		if !slices.Contains(r.offered(), "gpu-0-mps") {
+			t.Errorf("got %v, without what can be done now", r.offered())
+		}
 	})
-	r.follow(t)
-	ctx, err := r.start(t)
-	must(t, err)
-	shared := func() bool {
-		return slices.ContainsFunc(r.offered(), func(device string) bool { return strings.Contains(device, "-mps") })
-	}
-	if shared() {
-		t.Errorf("got %v, which cannot be done", r.offered())
-	}
-	missing = nil
-	must(t, r.offerChanges(ctx)) // as every look does
-	if !shared() {
-		t.Errorf("got %v, without what can be done now", r.offered())
-	}
 }
 
 // The policy says what a fault means; without one, it keeps further claims away.

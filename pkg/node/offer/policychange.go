@@ -40,7 +40,7 @@ func onlyDeciding(object any) (any, error) {
 
 func (v *policyView) policyChanged(before, after any) {
 	v.mu.Lock()
-	v.none, v.said = false, "" // there are some
+	v.none, v.reported = false, "" // there are some
 	v.mu.Unlock()
 	old, was := before.(*v1alpha1.GPUPolicy)
 	now, is := after.(*v1alpha1.GPUPolicy)
@@ -67,9 +67,9 @@ func (v *policyView) notShown(ctx context.Context, r *cache.Reflector, err error
 		return
 	}
 	v.mu.Lock()
-	if err.Error() != v.said {
-		v.said = err.Error()
-		klog.FromContext(ctx).Info("Cannot read GPUPolicies; keeping the last known policy: install the CustomResourceDefinition gpupolicies.mica.gpu and the chart's ClusterRole", "reason", v.said)
+	if err.Error() != v.reported {
+		v.reported = err.Error()
+		klog.FromContext(ctx).Info("Cannot read GPUPolicies; keeping the last known policy: install the CustomResourceDefinition gpupolicies.mica.gpu and the chart's ClusterRole", "reason", v.reported)
 	}
 	none := absent || !v.policies.HasSynced() && time.Since(v.started) >= rolesPatience
 	changed := none && !v.none

@@ -26,7 +26,8 @@ type policyView struct {
 	mu sync.Mutex
 	// none: the API server has no such kind, or the plugin may not read it.
 	none bool
-	said string
+	// reported is the last error that was logged.
+	reported string
 }
 
 // newPolicyView calls decides after every change that may change which policy applies. Without a

@@ -1,8 +1,6 @@
 package offer
 
 import (
-	"context"
-	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,20 +12,12 @@ import (
 	"github.com/mica-gpu/mica/test/fixture/apiserver"
 )
 
-// An administrator tells by an annotation of the node that a GPU was repaired. What lies in the future when it is read never counts.
+// An administrator annotates the node when a GPU was repaired. A time that is in the future when it is read never counts.
 func TestRepairsByAnnotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := apiserver.New()
 		r := newRig(t, "g5.12xlarge", func(o *Options) { o.Client, o.Policies = server, apiserver.NewPolicies() })
-		ctx, cancel := context.WithCancel(t.Context())
-		followed := make(chan error, 1)
-		go func() { followed <- r.Run(ctx) }()
-		defer func() {
-			cancel()
-			if err := <-followed; !errors.Is(err, context.Canceled) {
-				t.Errorf("following ended with %v", err)
-			}
-		}()
+		fixture.Background(t.Context(), t, r.Run)
 		r.watch(t)
 		uuid := r.machine.GPUs()[0].UUID
 		annotate := func(annotations map[string]string) {

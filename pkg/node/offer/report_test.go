@@ -1,8 +1,6 @@
 package offer
 
 import (
-	"context"
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,15 +15,7 @@ import (
 func reporting(t *testing.T, policies *apiserver.Policies) *report {
 	t.Helper()
 	r := &report{client: policies, nodeName: fixture.NodeName, changed: wake.New()}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- r.run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("it ended with %v", err)
-		}
-	})
+	fixture.Background(t.Context(), t, r.run)
 	return r
 }
 

@@ -96,29 +96,13 @@ func (r *rig) watch(t *testing.T) {
 	t.Helper()
 	ctx, err := r.start(t)
 	must(t, err)
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan error, 1)
-	go func() { done <- r.Watch(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("got %v", err)
-		}
-	})
+	fixture.Background(ctx, t, r.Watch)
 }
 
 // follow follows the policies until the test ends, and returns when they are known.
 func (r *rig) follow(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), r.logger))
-	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("got %v", err)
-		}
-	})
+	fixture.Background(klog.NewContext(t.Context(), r.logger), t, r.Run)
 	fixture.Eventually(t, "the policies", func() error {
 		if _, _, known := r.policies.get(); !known {
 			return errors.New("they are not known")

@@ -124,12 +124,12 @@ func (o *Offer) allTaken(found findings) error {
 	return errors.New(describeTaken(found.node.GPUs, all))
 }
 
-// sayTaken reports once what is taken, or that nothing is any longer.
-func (o *Offer) sayTaken(ctx context.Context, text string) {
-	if text == o.saidTaken {
+// reportTaken reports once what is taken, or that nothing is any longer.
+func (o *Offer) reportTaken(ctx context.Context, text string) {
+	if text == o.reportedTaken {
 		return
 	}
-	o.saidTaken = text
+	o.reportedTaken = text
 	if text == "" {
 		klog.FromContext(ctx).Info("Only claims use this node's GPUs now")
 		return

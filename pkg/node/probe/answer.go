@@ -5,24 +5,24 @@ import (
 	"time"
 )
 
-// answerAge is how long one answer serves all callers. kubelet asks every few seconds.
+// answerAge is how long one result serves all callers. kubelet probes every few seconds.
 const answerAge = 500 * time.Millisecond
 
-// answer is that of a check, which runs at most once at a time and once per answerAge, however many ask.
+// answer is the last result of a check, which runs once at a time and at most once per answerAge.
 type answer struct {
 	check Check
-	// turn guards what follows. It is a channel, because a caller that leaves must not wait.
-	turn  chan struct{}
-	given time.Time
-	err   error
+	// turn guards the fields below. It is a channel, so that a caller whose context ends need not wait.
+	turn chan struct{}
+	at   time.Time
+	err  error
 }
 
 func newAnswer(check Check) *answer {
 	return &answer{check: check, turn: make(chan struct{}, 1)}
 }
 
-// get returns what the check found within answerAge or finds now. The check does not end with the caller: those
-// who wait get its answer.
+// get returns the check's result, at most answerAge old. The check outlives the caller's context: others
+// wait for its result.
 func (a *answer) get(ctx context.Context) error {
 	select {
 	case a.turn <- struct{}{}:
@@ -30,11 +30,11 @@ func (a *answer) get(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	defer func() { <-a.turn }()
-	if a.given.IsZero() || time.Since(a.given) >= answerAge {
+	if a.at.IsZero() || time.Since(a.at) >= answerAge {
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), Timeout)
 		defer cancel()
 		a.err = a.check(limited)
-		a.given = time.Now()
+		a.at = time.Now()
 	}
 	return a.err
 }

@@ -9,8 +9,8 @@ import (
 // maxConnections is far above what kubelet and a few scrapers have.
 const maxConnections = 32
 
-// Bound keeps the youngest connections of a listener. One more closes the oldest: a limit at which new ones waited
-// would let any client that holds its connections keep kubelet out, which then restarts the container.
+// Bound keeps the youngest connections of a listener; one more closes the oldest. If new connections waited
+// instead, a client that holds its own could keep kubelet out, which would restart the container.
 func Bound(listener net.Listener) net.Listener { return &bounded{Listener: listener} }
 
 type bounded struct {
@@ -28,7 +28,7 @@ func (b *bounded) Accept() (net.Conn, error) {
 	}
 	c := &connection{Conn: accepted, of: b}
 	if oldest := b.add(c); oldest != nil {
-		_ = oldest.Close() // its client has no more of it either way
+		_ = oldest.Close() // it is lost either way
 	}
 	return c, nil
 }

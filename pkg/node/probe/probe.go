@@ -1,5 +1,5 @@
-// Package probe answers kubelet's gRPC probes, and bounds what other clients of the port can take: kubelet reaches a
-// pod at an address that every pod of the cluster reaches, too.
+// Package probe answers kubelet's gRPC probes, and bounds the memory and connections of other clients: every pod of
+// the cluster can reach the port.
 package probe
 
 import (
@@ -35,10 +35,10 @@ const (
 	maxIdle          = time.Minute
 )
 
-// Check reports why something is not as it should be.
+// Check returns what is wrong, or nil.
 type Check func(context.Context) error
 
-// Serve answers probes on the listener until ctx ends. Each check runs once for all clients that ask meanwhile.
+// Serve answers probes on the listener until ctx ends. Clients that probe at the same time share one check.
 func Serve(ctx context.Context, listener net.Listener, alive, ready Check) error {
 	server := grpc.NewServer(
 		grpc.MaxConcurrentStreams(maxStreams),

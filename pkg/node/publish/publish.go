@@ -1,6 +1,6 @@
-// Package publish keeps this node's ResourceSlices at the API server equal to the pools that it
-// is given. It decides when and how slices are written, and leaves out what the API server would
-// drop. It never decides which devices are offered.
+// Package publish keeps this node's ResourceSlices at the API server equal to the desired pools. It
+// decides when and how slices are written, and leaves out what the API server would drop. It never
+// decides which devices are offered.
 package publish
 
 import (

@@ -2,7 +2,6 @@ package publish
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -31,20 +30,26 @@ const settled = 45 * time.Second
 // publishing runs the publisher with the real slice controller until the test ends.
 func publishing(t *testing.T, api *apiServer, first resourceslice.DriverResources) *Publisher {
 	t.Helper()
-	_, ctx := ktesting.NewTestContext(t)
-	ctx, cancel := context.WithCancel(ctx)
-	p := New(api, fixture.Driver, fixture.NodeName)
-	p.Set(first)
-	done := make(chan error, 1)
-	go func() { done <- p.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("the publisher ended with %v", err)
-		}
-	})
+	p, _ := background(t, api, first)
 	synctest.Wait()
 	return p
+}
+
+// background runs the publisher until stop is called, or the test ends.
+func background(t *testing.T, api *apiServer, first resourceslice.DriverResources) (p *Publisher, stop func()) {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	p = New(api, fixture.Driver, fixture.NodeName)
+	p.Set(first)
+	return p, fixture.Background(ctx, t, p.Run)
+}
+
+// once publishes for a while, as the process before does.
+func once(t *testing.T, api *apiServer, what resourceslice.DriverResources) {
+	t.Helper()
+	_, stop := background(t, api, what)
+	after(5 * time.Second)
+	stop()
 }
 
 // after lets that much time pass.
@@ -112,11 +117,9 @@ func TestFieldsThatTheAPIServerBeginsToDropAreLeftOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPIServer()
 		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
-		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
 		p := New(api, fixture.Driver, fixture.NodeName)
 		p.Set(all)
-		done := make(chan error, 1)
-		go func() { done <- p.Run(ctx) }()
+		fixture.Background(klog.NewContext(t.Context(), logger), t, p.Run)
 		after(5 * time.Second)
 		check(t, api, p, all, "create", "create", "create", "create")
 		api.dropCounters()
@@ -132,10 +135,6 @@ func TestFieldsThatTheAPIServerBeginsToDropAreLeftOut(t *testing.T) {
 		if strings.Contains(logs, "Cannot publish") || !strings.Contains(logs, "DRAPartitionableDevices") {
 			t.Errorf("the log is\n%s", logs)
 		}
-		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
 	})
 }
 
@@ -144,8 +143,7 @@ func TestSlicesStayAsTheyAreUntilTheAPIServerTellsWhatItKeeps(t *testing.T) {
 	all := partitionable(t, 2)
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPIServer()
-		stop := once(t, api, all)
-		stop()
+		once(t, api, all)
 		writes := api.writes()
 		api.failTrials(3)
 		p := publishing(t, api, all) // the plugin's restart
@@ -223,47 +221,22 @@ func TestFirstSlicesAreTheControllers(t *testing.T) {
 	})
 }
 
-func TestSlicesThatAreThereAlready(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api, want := newAPIServer(), resources(t, 8)
-		stop := once(t, api, want)
-		stop()
-		p := publishing(t, api, want) // the plugin's restart
-		check(t, api, p, want, "create")
-		after(10 * time.Minute)
-		check(t, api, p, want, "create")
-	})
-}
-
-func TestSlicesOfAnEarlierStateAreUpdated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := newAPIServer()
-		stop := once(t, api, resources(t, 8))
-		stop()
-		want := resources(t, 7)
-		p := publishing(t, api, want)
-		after(5 * time.Second)
-		check(t, api, p, want, "create", "update")
-		after(10 * time.Minute)
-		check(t, api, p, want, "create", "update")
-	})
-}
-
-// once publishes until stop is called.
-func once(t *testing.T, api *apiServer, what resourceslice.DriverResources) (stop func()) {
-	t.Helper()
-	_, ctx := ktesting.NewTestContext(t)
-	ctx, cancel := context.WithCancel(ctx)
-	p := New(api, fixture.Driver, fixture.NodeName)
-	p.Set(what)
-	done := make(chan error, 1)
-	go func() { done <- p.Run(ctx) }()
-	after(5 * time.Second)
-	return func() {
-		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("the publisher ended with %v", err)
-		}
+func TestSlicesOfTheProcessBefore(t *testing.T) {
+	for name, tc := range map[string]struct {
+		gpus   int
+		writes []string
+	}{"as they are to be": {8, []string{"create"}}, "of another state": {7, []string{"create", "update"}}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api, want := newAPIServer(), resources(t, tc.gpus)
+				once(t, api, resources(t, 8))
+				p := publishing(t, api, want)
+				after(5 * time.Second)
+				check(t, api, p, want, tc.writes...)
+				after(10 * time.Minute)
+				check(t, api, p, want, tc.writes...)
+			})
+		})
 	}
 }
 
@@ -346,7 +319,7 @@ func TestAnIdleNodeHasNoSlices(t *testing.T) {
 func TestAnIdleNodeLosesTheSlicesOfItsPast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPIServer()
-		once(t, api, resources(t, 8))()
+		once(t, api, resources(t, 8))
 		p := publishing(t, api, resourceslice.DriverResources{})
 		after(2 * time.Second) // pods would be scheduled to GPUs that are gone
 		// It may be deleted once more before its deletion is seen.

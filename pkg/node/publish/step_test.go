@@ -85,7 +85,7 @@ func TestASickGPUCostsTwoWrites(t *testing.T) {
 func TestAGPUThatIsSickAtTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPIServer()
-		once(t, api, sick(t))()
+		once(t, api, sick(t))
 		api.expectOneGeneration(t, 1)
 		writes := append(api.writes(), "update", "update")
 		p := publishing(t, api, sick(t, 5))

@@ -58,8 +58,8 @@ type Options struct {
 	Claims Claims
 	// Allowed are the conditions for which GPUs are reset.
 	Allowed func() health.ConditionSet
-	// Tell reports the result of an attempt, in a sentence without a full stop.
-	Tell func(ctx context.Context, uuid string, worked bool, sentence string)
+	// Notify reports the result of an attempt, in a sentence without a full stop.
+	Notify func(ctx context.Context, uuid string, worked bool, sentence string)
 	// Quiet is how long a GPU must have no fault before it gets claims again.
 	Quiet time.Duration
 }
@@ -105,14 +105,14 @@ func (r *Resetter) tryToReset(ctx context.Context, hardware Hardware, uuid strin
 	err = r.reset(context.WithoutCancel(ctx), hardware, uuid, attempt)
 	if err == nil {
 		r.Health.Restored(uuid)
-		r.Tell(ctx, uuid, true, fmt.Sprintf("was reset; it gets claims again after %v without a fault", r.Quiet))
+		r.Notify(ctx, uuid, true, fmt.Sprintf("was reset; it gets claims again after %v without a fault", r.Quiet))
 		return
 	}
 	next := "no further attempt is made: end the processes that use the GPU and reset it with nvidia-smi, or reboot the node"
 	if pause, more := attempt.Again(); more {
 		next = fmt.Sprintf("the next attempt is in %v; end the processes that use the GPU, such as an exporter of metrics", pause)
 	}
-	r.Tell(ctx, uuid, false, fmt.Sprintf("cannot be reset (attempt %d of %d): %v; %s", attempt.Tried, health.MaxResets, err, next))
+	r.Notify(ctx, uuid, false, fmt.Sprintf("cannot be reset (attempt %d of %d): %v; %s", attempt.Tried, health.MaxResets, err, next))
 }
 
 // errPartitions: a reset would end partitions of an administrator. Those of claims prevent the

@@ -69,7 +69,7 @@ func (c *clinic) see() {
 func (c *clinic) look() {
 	c.Helper()
 	New(Options{Health: c, Claims: c, Quiet: time.Minute, Allowed: func() health.ConditionSet { return c.allowed },
-		Tell: func(_ context.Context, _ string, worked bool, sentence string) {
+		Notify: func(_ context.Context, _ string, worked bool, sentence string) {
 			c.reported = append(c.reported, fmt.Sprint(worked, " ", sentence))
 		}}).Look(c.Context(), Hardware{GPUs: c.library, Program: c})
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/test/fixture"
 )
 
 // node has devices with the readings of a test.
@@ -109,16 +110,7 @@ func run(t *testing.T) *rig {
 	r.registry.CustomMustRegister(r.Sampler)
 	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
 	r.logs = logger.GetSink().(ktesting.Underlier).GetBuffer().String
-	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
-	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx, r.meter) }()
-	r.stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("it ended with %v", err)
-		}
-	})
-	t.Cleanup(r.stop)
+	r.stop = fixture.Background(klog.NewContext(t.Context(), logger), t, func(ctx context.Context) error { return r.Run(ctx, r.meter) })
 	return r
 }
 
