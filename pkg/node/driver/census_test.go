@@ -2,7 +2,6 @@ package driver
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -17,7 +16,6 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/offer"
 	"github.com/mica-gpu/mica/pkg/slice"
 	"github.com/mica-gpu/mica/test/fixture"
-	"github.com/mica-gpu/mica/test/fixture/apiserver"
 )
 
 func registryOf(collectors ...metrics.StableCollector) metrics.KubeRegistry {
@@ -132,47 +130,4 @@ func infos(t *testing.T, registry metrics.KubeRegistry) []string {
 		}
 	}
 	return lines
-}
-
-// A pod is known from its claim's preparation on, also after a restart, until its claim goes.
-func TestTheClaimsOfDevicesAreTold(t *testing.T) {
-	claim := usedBy(fixture.Claim("one", fixture.Result("a", "gpu-0"), fixture.Result("b", "gpu-2-mig-1g10gb-19-3")), "pod")
-	h := newHardware(t)
-	o := options(t, apiserver.New(claim), h)
-	d, stop := run(t, o)
-	registry := registryOf(d.Collectors()...)
-	k := register(t, o)
-	fixture.Eventually(t, "readiness", d.Ready)
-	k.prepared(claim)
-	id := h.machine.Instances(2)[0].ID
-	want := map[string]bool{
-		fmt.Sprintf("GPU_I_ID= UUID=%s claim=one device=gpu-0 namespace=%s pod=pod: 1", h.node.GPUs[0].UUID, claim.Namespace):                       true,
-		fmt.Sprintf("GPU_I_ID=%d UUID=%s claim=one device=gpu-2-mig-1g10gb-19-3 namespace=%s pod=pod: 1", id, h.node.GPUs[2].UUID, claim.Namespace): true,
-	}
-	told := func() error {
-		if got := infos(t, registry); !slices.Equal(got, slices.Sorted(maps.Keys(want))) {
-			return fmt.Errorf("got %q", got)
-		}
-		return nil
-	}
-	fixture.Eventually(t, "the info", told)
-	fixture.Eventually(t, "the counted devices", func() error {
-		if got := gauges(t, registry); !slices.Contains(got, "prepared_devices profile=1g.10gb type=mig: 1") {
-			return fmt.Errorf("got %q", got)
-		}
-		return nil
-	})
-	stop()
-
-	d, _ = run(t, o)
-	registry = registryOf(d.Collectors()...)
-	fixture.Eventually(t, "the info after a restart", told)
-	k = register(t, o)
-	k.unprepare(claim)
-	fixture.Eventually(t, "the end of the info", func() error {
-		if got := infos(t, registry); len(got) > 0 {
-			return fmt.Errorf("got %q", got)
-		}
-		return nil
-	})
 }

@@ -531,10 +531,6 @@ func TestNewRefuses(t *testing.T) {
 			func(t *testing.T, o *Options) { o.PluginsDir = file(t) },
 			[]string{"create state directory", "choose a writable --kubelet-plugins-directory-path"},
 		},
-		"a CDI root that is a file": {
-			func(t *testing.T, o *Options) { o.CDIRoot = file(t) },
-			[]string{"create CDI directory", "choose a writable --cdi-root"},
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := options(t, apiserver.New(), newHardware(t))
@@ -557,28 +553,13 @@ func file(t *testing.T) string {
 	return file.Name()
 }
 
-func TestRunEndsWithWhatBroke(t *testing.T) {
-	for name, tc := range map[string]struct {
-		nodeName string
-		report   func(d *Driver)
-		want     []string
-	}{
-		"a node that does not exist": {"node-z", func(*Driver) {}, []string{`node "node-z" does not exist in this cluster`}},
-		"a server that cannot serve": {fixture.NodeName, func(d *Driver) {
-			d.HandleError(context.Background(), fmt.Errorf("again: %w", kubeletplugin.ErrRecoverable), "slices")
-			d.HandleError(context.Background(), errors.New("socket is gone"), "gRPC server")
-			d.HandleError(context.Background(), errors.New("and another"), "gRPC server")
-		}, []string{"gRPC server: socket is gone"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			o := options(t, apiserver.New(), newHardware(t))
-			o.NodeName = tc.nodeName
-			d := newDriver(t, o)
-			tc.report(d)
-			_, ctx := ktesting.NewTestContext(t)
-			fixture.Sentence(t, d.Run(ctx), tc.want...)
-		})
-	}
+func TestRunEndsWithAServerThatCannotServe(t *testing.T) {
+	d := newDriver(t, options(t, apiserver.New(), newHardware(t)))
+	d.HandleError(t.Context(), fmt.Errorf("again: %w", kubeletplugin.ErrRecoverable), "slices")
+	d.HandleError(t.Context(), errors.New("socket is gone"), "gRPC server")
+	d.HandleError(t.Context(), errors.New("and another"), "gRPC server")
+	_, ctx := ktesting.NewTestContext(t)
+	fixture.Sentence(t, d.Run(ctx), "gRPC server: socket is gone")
 }
 
 func TestHealth(t *testing.T) {

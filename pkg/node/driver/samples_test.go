@@ -45,15 +45,15 @@ func TestWhatIsHeldIsSampled(t *testing.T) {
 	}
 }
 
-// figures are the metrics of devices but when they were sampled, one a line.
-func figures(t *testing.T, registry metrics.KubeRegistry) []string {
+// figuresOf are the metrics of devices but when they were sampled, one a line.
+func figuresOf(t *testing.T, registry metrics.KubeRegistry) []string {
 	t.Helper()
 	families, err := registry.Gather()
 	must(t, err)
 	var lines []string
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
-			if family.GetName() != gpu.MetricSampled {
+			if slices.Contains([]string{gpu.MetricUtilization, gpu.MetricMemoryUsed, gpu.MetricMemoryTotal}, family.GetName()) {
 				lines = append(lines, fmt.Sprintf("%s %s %.2g", m.GetLabel()[0].GetValue(), strings.TrimPrefix(family.GetName(), "mica_device_"), m.GetGauge().GetValue()))
 			}
 		}
@@ -62,56 +62,62 @@ func figures(t *testing.T, registry metrics.KubeRegistry) []string {
 	return lines
 }
 
-// Claims come and go, and the plugin with them.
+// Devices are sampled, and claims and pods are known, from a claim's preparation on, also after a
+// restart, until the claim goes.
 func TestDevicesAreSampledWhileClaimsHoldThem(t *testing.T) {
 	const partition = "gpu-2-mig-1g10gb-19-3"
-	whole := fixture.Claim("whole", fixture.Result("a", "gpu-0"), fixture.Result("b", partition))
+	claim := usedBy(fixture.Claim("one", fixture.Result("a", "gpu-0"), fixture.Result("b", partition)), "pod")
 	admin := fixture.Claim("admin", fixture.AdminResult("a", "gpu-1"))
 	h := newHardware(t)
 	use := func(gpu int, instance *int, percent int, memory uint64) {
 		must(t, h.machine.SetUse(gpu, instance, model.Use{Utilization: &percent, MemoryBytes: &memory}))
 	}
 	use(0, nil, 80, 20e9)
-	o := options(t, apiserver.New(whole, admin), h)
+	o := options(t, apiserver.New(claim, admin), h)
 	d, stop := run(t, o)
-	registry := metrics.NewKubeRegistry()
-	registry.CustomMustRegister(d.samples)
 	k := register(t, o)
 	fixture.Eventually(t, "readiness", d.Ready)
-	for _, claim := range []*resourceapi.ResourceClaim{whole, admin} {
+	for _, claim := range []*resourceapi.ResourceClaim{claim, admin} {
 		k.prepared(claim)
 	}
-	use(2, &h.machine.Instances(2)[0].ID, 35, 1e9)
+	id := h.machine.Instances(2)[0].ID
+	use(2, &id, 35, 1e9)
 	want := []string{
 		"gpu-0 memory_total_bytes 8.6e+10", "gpu-0 memory_used_bytes 2e+10", "gpu-0 utilization_ratio 0.8",
 		partition + " memory_total_bytes 1e+10", partition + " memory_used_bytes 1e+09", partition + " utilization_ratio 0.35",
 	}
+	wantInfos := []string{
+		fmt.Sprintf("GPU_I_ID= UUID=%s claim=one device=gpu-0 namespace=%s pod=pod: 1", h.node.GPUs[0].UUID, claim.Namespace),
+		fmt.Sprintf("GPU_I_ID=%d UUID=%s claim=one device=%s namespace=%s pod=pod: 1", id, h.node.GPUs[2].UUID, partition, claim.Namespace),
+	}
 	// The mean has the moments in which the partition was there and was not yet used.
 	passing := func(line string) bool { return strings.HasPrefix(line, partition+" utilization_ratio") }
-	shown := func(except func(string) bool) func() error {
+	shown := func(registry metrics.KubeRegistry, except func(string) bool, want, wantInfos []string) func() error {
 		return func() error {
-			got := slices.DeleteFunc(figures(t, registry), except)
+			got := slices.DeleteFunc(figuresOf(t, registry), except)
 			if want := slices.DeleteFunc(slices.Clone(want), except); !slices.Equal(got, want) {
 				return fmt.Errorf("got %q, want %q", got, want)
+			}
+			if got := infos(t, registry); !slices.Equal(got, wantInfos) {
+				return fmt.Errorf("got the claims %q, want %q", got, wantInfos)
 			}
 			return nil
 		}
 	}
-	fixture.Eventually(t, "the figures of what is held", shown(passing))
+	registry := registryOf(d.Collectors()...)
+	fixture.Eventually(t, "the figures of what is held", shown(registry, passing, want, wantInfos))
+	if got := gauges(t, registry); !slices.Contains(got, "prepared_devices profile=1g.10gb type=mig: 1") {
+		t.Errorf("the prepared partition is not counted: %q", got)
+	}
 	stop()
 
 	d, _ = run(t, o)
-	registry = metrics.NewKubeRegistry()
-	registry.CustomMustRegister(d.samples)
-	fixture.Eventually(t, "the figures after a restart", shown(func(string) bool { return false }))
+	registry = registryOf(d.Collectors()...)
+	all := func(string) bool { return false }
+	fixture.Eventually(t, "the figures after a restart", shown(registry, all, want, wantInfos))
 	k = register(t, o)
-	k.unprepare(whole)
-	fixture.Eventually(t, "the end of the figures", func() error { // kubelet has its answer first
-		if got := figures(t, registry); len(got) > 0 {
-			return fmt.Errorf("nothing is held, and there is %q", got)
-		}
-		return nil
-	})
+	k.unprepare(claim)
+	fixture.Eventually(t, "the end of the figures", shown(registry, all, nil, nil)) // kubelet has its answer first
 }
 
 // Without sampling, no GPU is polled.

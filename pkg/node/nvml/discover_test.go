@@ -242,7 +242,7 @@ func TestDiscoverReadsMIGModeInForce(t *testing.T) {
 
 // A board that is newer than the library that spells its names is still a GPU.
 func TestDiscoverOffersABoardWithoutAName(t *testing.T) {
-	node := discover(t, odd{architecture: 4711}, fixture.File(t, "g6.xlarge"))
+	node := discover(t, fixture.File(t, "g6.xlarge"), func(d gonvml.Device) gonvml.Device { return nameless{d} })
 	if len(node.GPUs) != 1 || node.GPUs[0].Architecture != "" || node.GPUs[0].ProductName == "" {
 		t.Errorf("got %+v, want one GPU with an unknown architecture", node.GPUs)
 	}
@@ -262,7 +262,7 @@ func TestDiscoverFollowsDirectNVLinks(t *testing.T) {
 		"a ring over several hops": {peers: map[string][]string{bus(0): {bus(1)}, bus(1): {bus(2)}, bus(2): {bus(3)}, bus(3): {bus(0)}}, want: []int{1, 2, 3, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			node := discover(t, odd{peers: tc.peers, lose: tc.lose}, file)
+			node := discover(t, file, func(d gonvml.Device) gonvml.Device { return bridged{d, tc.peers} }, tc.lose...)
 			if len(node.GPUs) != len(file.GPUs)-len(tc.lose) {
 				t.Fatalf("got %d GPUs, want %d", len(node.GPUs), len(file.GPUs)-len(tc.lose))
 			}
@@ -283,68 +283,42 @@ func TestDiscoverFollowsDirectNVLinks(t *testing.T) {
 	}
 }
 
-// discover looks at a machine that the simulator has no description for.
-func discover(t *testing.T, how odd, file model.File) gpu.Node {
+// discover looks at a machine whose GPUs are all odd, and of which some are lost.
+func discover(t *testing.T, file model.File, odd func(gonvml.Device) gonvml.Device, lost ...int) gpu.Node {
 	t.Helper()
 	machine := fixture.Machine(t, file)
-	for _, index := range how.lose {
+	for _, index := range lost {
 		must(t, machine.Lose(index))
 	}
-	library, err := nvml.New(oddLibrary{Interface: machine.Library(), odd: how}, fixture.Sysfs(file))
+	library, err := nvml.New(oddDriver{Interface: machine.Library(), index: everyGPU, odd: odd}, fixture.Sysfs(file))
 	must(t, err)
-	t.Cleanup(func() {
-		if err := library.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must(t, library.Close()) })
 	node, unreadable, err := library.Discover()
-	if err != nil || len(unreadable) != len(how.lose) {
-		t.Fatalf("got error %v and unreadable %v, want %d unreadable", err, unreadable, len(how.lose))
+	if err != nil || len(unreadable) != len(lost) {
+		t.Fatalf("got error %v and unreadable %v, want %d unreadable", err, unreadable, len(lost))
 	}
 	return node
 }
 
-// odd is what a machine has that no ready-made one does.
-type odd struct {
-	architecture gonvml.DeviceArchitecture
-	peers        map[string][]string // PCI addresses at the other ends of a GPU's links
-	lose         []int
+// nameless is a board that is newer than its names.
+type nameless struct{ gonvml.Device }
+
+func (nameless) GetArchitecture() (gonvml.DeviceArchitecture, gonvml.Return) {
+	return 4711, gonvml.SUCCESS
 }
 
-type oddLibrary struct {
-	gonvml.Interface
-	odd odd
-}
-
-func (l oddLibrary) DeviceGetHandleByIndex(index int) (gonvml.Device, gonvml.Return) {
-	device, ret := l.Interface.DeviceGetHandleByIndex(index)
-	if ret != gonvml.SUCCESS {
-		return nil, ret
-	}
-	return oddDevice{Device: device, odd: l.odd}, ret
-}
-
-type oddDevice struct {
+// bridged is a GPU with direct links to others, by PCI address.
+type bridged struct {
 	gonvml.Device
-	odd odd
+	peers map[string][]string
 }
 
-func (d oddDevice) GetArchitecture() (gonvml.DeviceArchitecture, gonvml.Return) {
-	if d.odd.architecture != 0 {
-		return d.odd.architecture, gonvml.SUCCESS
-	}
-	return d.Device.GetArchitecture()
-}
-
-func (d oddDevice) links() []string {
+func (d bridged) links() []string {
 	pci, _ := d.GetPciInfo()
-	return d.odd.peers[strings.ToLower(busID(pci)[4:])]
+	return d.peers[strings.ToLower(busID(pci)[4:])]
 }
 
-func (d oddDevice) GetNvLinkState(link int) (gonvml.EnableState, gonvml.Return) {
-	if d.odd.peers == nil {
-		return d.Device.GetNvLinkState(link)
-	}
+func (d bridged) GetNvLinkState(link int) (gonvml.EnableState, gonvml.Return) {
 	if link >= len(d.links())+1 {
 		return gonvml.FEATURE_DISABLED, gonvml.ERROR_INVALID_ARGUMENT
 	}
@@ -354,18 +328,11 @@ func (d oddDevice) GetNvLinkState(link int) (gonvml.EnableState, gonvml.Return) 
 	return gonvml.FEATURE_ENABLED, gonvml.SUCCESS
 }
 
-func (d oddDevice) GetNvLinkRemoteDeviceType(link int) (gonvml.IntNvLinkDeviceType, gonvml.Return) {
-	if d.odd.peers == nil {
-		return d.Device.GetNvLinkRemoteDeviceType(link)
-	}
+func (bridged) GetNvLinkRemoteDeviceType(int) (gonvml.IntNvLinkDeviceType, gonvml.Return) {
 	return gonvml.NVLINK_DEVICE_TYPE_GPU, gonvml.SUCCESS
 }
 
-func (d oddDevice) GetNvLinkRemotePciInfo(link int) (gonvml.PciInfo, gonvml.Return) {
-	if d.odd.peers == nil {
-		return d.Device.GetNvLinkRemotePciInfo(link)
-	}
-	var info gonvml.PciInfo
+func (d bridged) GetNvLinkRemotePciInfo(link int) (info gonvml.PciInfo, ret gonvml.Return) {
 	for i, c := range []byte("0000" + d.links()[link-1]) {
 		info.BusId[i] = int8(c)
 	}

@@ -18,6 +18,9 @@ import (
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
+// everyGPU makes all GPUs of an oddDriver odd.
+const everyGPU = -1
+
 // oddDriver is one with a GPU of its own kind.
 type oddDriver struct {
 	gonvml.Interface
@@ -36,7 +39,7 @@ func (o oddDriver) DeviceGetCount() (int, gonvml.Return) {
 
 func (o oddDriver) DeviceGetHandleByIndex(index int) (gonvml.Device, gonvml.Return) {
 	handle, ret := o.Interface.DeviceGetHandleByIndex(index)
-	if index == o.index && ret == gonvml.SUCCESS {
+	if (index == o.index || o.index == everyGPU) && ret == gonvml.SUCCESS {
 		return o.odd(handle), ret
 	}
 	return handle, ret
