@@ -5,26 +5,26 @@ import (
 	"slices"
 )
 
-// memoryCounter is the counter of memory, in bytes, that quotas charge.
+// memoryCounter counts the memory that quotas charge, in bytes.
 const memoryCounter = "memory"
 
-// partitionMemory is the counter of memory that decides which partitions fit. The whole GPU
-// takes none of it, so quotas cannot charge it.
+// partitionMemory counts the memory that decides which partitions fit. The whole GPU consumes
+// none of it, so quotas cannot charge it.
 const partitionMemory = "partition-memory"
 
-// Counter is one thing that the shapes of a GPU compete for.
+// Counter is a resource for which the shapes of a GPU compete.
 type Counter struct {
-	// Name is that of the counter in NVIDIA's driver.
+	// Name is the name in NVIDIA's driver.
 	Name string
 	// Total is the amount: bytes of memory, memory slices in sliceUnits, or pieces.
 	Total uint64
-	// whole is what the whole GPU takes, and shared what it takes in shares.
+	// whole is the whole GPU's consumption, and shared that of the GPU in shares.
 	whole, shared uint64
-	// use is what a partition takes.
+	// use is the consumption of a partition of a profile at a start.
 	use func(Profile, int) uint64
-	// charged: it never decides. Quotas read it.
+	// charged: quotas read the counter, and it never decides.
 	charged bool
-	// ofInstances: it is of an administrator's instance at start.
+	// ofInstances: the counter keeps the claims of an administrator's instance at start apart.
 	ofInstances bool
 	start       int
 }
@@ -76,7 +76,7 @@ func chargeOf(s Shape) uint64 {
 // isStatic reports whether a shape is a partition that exists without a claim.
 func isStatic(s Shape) bool { return !s.Form().Entire() && s.UUID() != "" }
 
-// UsedBy is how much of the counter a shape takes.
+// UsedBy is how much of the counter a shape consumes.
 func (c Counter) UsedBy(s Shape) uint64 {
 	if c.charged {
 		return chargeOf(s)
@@ -128,7 +128,7 @@ func instances(starts []int) []Counter {
 	return counters
 }
 
-// distinct has each partition once, however many ways it is offered in.
+// distinct drops repeated partitions, which are offered in several ways.
 func distinct(partitions []Partition) []Partition {
 	var once []Partition
 	for _, p := range partitions {
@@ -261,7 +261,7 @@ func refusals(partitions []Partition, free Resources) []uint {
 	return found
 }
 
-// amountValues has one value for each of amounts.
+// amountValues are values in the order of amounts.
 type amountValues [7]uint64
 
 func amountsOf(memory uint64, e Engines) (values amountValues) {

@@ -1,20 +1,20 @@
 package gpu
 
-// Description collects what is published about a shape, beside what is common to the shapes of
-// its GPU. What is unknown, empty or nil, is left out.
+// Description collects the attributes and capacities of a shape, beside those that all shapes of
+// its GPU have. Unknown values, empty or nil, are left out.
 type Description interface {
 	Text(attribute, value string)
 	Number(attribute string, value *int)
 	Truth(attribute string, value *bool)
-	// Bytes and Pieces are capacities that one claim has.
+	// Bytes and Pieces are capacities of a device for one claim.
 	Bytes(capacity string, n uint64)
 	Pieces(capacity string, n int)
-	// Divisible is a capacity that claims divide.
+	// Divisible is a capacity that claims share.
 	Divisible(capacity string, d Divisible)
 }
 
-// Divisible is a capacity in bytes or pieces: each claim takes a number of steps of it,
-// one step at least, and Default if it does not request an amount.
+// Divisible is a capacity in bytes or pieces. Each claim takes a multiple of Step, or Default
+// if it requests no amount.
 type Divisible struct {
 	Total, Step, Default uint64
 	Bytes                bool

@@ -5,15 +5,14 @@ import (
 	"fmt"
 )
 
-// Form is a shape without its GPU: plain values, which a record keeps, and from which
-// Restore makes the shape again.
+// Form is a shape without its GPU. Records keep it, and Restore turns it into the shape again.
 type Form struct {
-	// Base is what one claim has to itself or several have shares of, such as BaseWhole.
+	// Base is the name of the base, such as BaseWhole.
 	Base string `json:"base"`
-	// Placement is that of a partition, zero for a base that is the entire GPU.
+	// Placement is zero for the entire GPU.
 	Placement `json:"placement,omitzero"`
 	// Sharing is the name of a Sharing, Shares its Count and Interval its TimeSlice. They
-	// are zero for a device that one claim has to itself.
+	// are zero for a device for one claim.
 	Sharing  string   `json:"sharing,omitempty"`
 	Shares   int      `json:"shares,omitempty"`
 	Interval Interval `json:"interval,omitempty"`
@@ -29,7 +28,7 @@ const (
 	BaseStatic    = "static"
 )
 
-// Placement is the part of a GPU that is a partition.
+// Placement is the place of a partition on its GPU.
 type Placement struct {
 	// ProfileID is the ID of its Profile, and Profile the name.
 	ProfileID int    `json:"profileID"`
@@ -37,7 +36,7 @@ type Placement struct {
 	// Start and Size are its memory slices.
 	Start int `json:"start"`
 	Size  int `json:"size"`
-	// InstanceID and ComputeID are NVML's, of a partition that exists already.
+	// InstanceID and ComputeID are NVML's IDs of an existing partition.
 	InstanceID int `json:"instanceID,omitempty"`
 	ComputeID  int `json:"computeID,omitempty"`
 }
@@ -53,8 +52,8 @@ func (p Placement) Overlaps(o Placement) bool {
 // ErrNotOffered is the error of Restore if the GPU cannot have this shape at present.
 var ErrNotOffered = errors.New("the GPU cannot be given in this shape at present")
 
-// Restore makes the shape of a form. A form that this build does not
-// know is an error: it must not pass for another shape.
+// Restore returns the shape of a form. An unknown form is an error: it must not pass for
+// another shape.
 func Restore(g GPU, f Form) (Shape, error) {
 	restore, known := bases[f.Base]
 	if !known {
@@ -79,7 +78,7 @@ var sharings = map[string]func(f Form) Sharing{
 	MPS{}.Name():         func(f Form) Sharing { return MPS{Clients: f.Shares} },
 }
 
-// at is the partition of a placement, whether it exists or can be made.
+// at returns the partition at a placement, whether it exists or can be created.
 func (g GPU) at(p Placement) (Base, bool) {
 	statics, _ := g.Statics()
 	for _, s := range statics {
@@ -95,8 +94,8 @@ func (g GPU) at(p Placement) (Base, bool) {
 	return nil, false
 }
 
-// PartOf is the part that a placement is of the GPU, by memory slices: 0 to 1, and never more than 1
-// for all placements that fit together.
+// PartOf is the fraction of the GPU's memory slices that a placement covers: 0 to 1, and at most 1 for
+// placements that fit together.
 func (g GPU) PartOf(p Placement) float64 {
 	slices := 0
 	for _, profile := range g.Profiles {

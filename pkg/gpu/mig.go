@@ -15,13 +15,13 @@ type Profile struct {
 	// and Size is how many memory slices each covers.
 	Starts []int
 	Size   int
-	// MemoryBytes is what the driver lists with the profile. It differs a
-	// little between drivers and is no identity.
+	// MemoryBytes is the driver's figure. It differs slightly between drivers, so
+	// it identifies nothing.
 	MemoryBytes uint64
 	Engines
 }
 
-// Engines are what a partition owns beside memory.
+// Engines are a partition's resources beside memory.
 type Engines struct {
 	Multiprocessors, CopyEngines, Decoders, Encoders, JPEGEngines, OFAEngines int
 }
@@ -34,23 +34,23 @@ type Instance struct {
 	ProfileID int
 	// Start and Size are its memory slices.
 	Start, Size int
-	// Devices are the MIG devices in it, one a compute instance.
+	// Devices are its MIG devices, one per compute instance.
 	Devices []MIGDevice
 }
 
-// MIGDevice is what a container uses of an Instance.
+// MIGDevice is the part of an Instance that a container uses.
 type MIGDevice struct {
 	// ComputeID is NVML's compute instance ID, unique within the Instance.
 	ComputeID int
-	// UUID is NVML's "MIG-..." identifier. The driver derives it from the place on the GPU: one that
-	// is made in the place of another has it again.
+	// UUID is NVML's "MIG-..." identifier. The driver derives it from the place on the GPU, so a
+	// device that replaces another in its place has the same UUID.
 	UUID string
 	// Slices is the number of compute slices, at most the Instance's.
 	Slices int
 }
 
-// Without is the GPU without the instances that are Mica's own. Claims hold those, so they do
-// not limit the offer.
+// Without returns the GPU without Mica's own instances. Claims hold those, so they do not limit
+// the offer.
 func (g GPU) Without(own func(Instance) bool) GPU {
 	g.Instances = slices.DeleteFunc(slices.Clone(g.Instances), own)
 	return g

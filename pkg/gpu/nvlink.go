@@ -1,6 +1,6 @@
 package gpu
 
-// Link is what one GPU's active NVLinks reach.
+// Link lists the other ends of a GPU's active NVLinks.
 type Link struct {
 	// Peers are the UUIDs of GPUs at the other end of a direct link.
 	Peers []string
@@ -9,7 +9,7 @@ type Link struct {
 	Switched bool
 }
 
-// Any reports whether the link reaches anything.
+// Any reports whether a link is active.
 func (l Link) Any() bool { return l.Switched || len(l.Peers) > 0 }
 
 // GroupByNVLink returns the GPUs with NVLinkGroup set from their links, which
@@ -78,12 +78,12 @@ func (s disjointSets) root(i int) int {
 
 func (s disjointSets) join(i, j int) { s[s.root(i)] = s.root(j) }
 
-// FabricState is what a GPU's way into the NVLink fabric of its machine lacks, into which the
-// fabric manager brings it (nvmlGpuFabricState_t in nvml.h).
+// FabricState is the progress of the fabric manager in adding a GPU to the machine's NVLink fabric
+// (nvmlGpuFabricState_t in nvml.h).
 type FabricState string
 
 const (
-	// FabricReady: nothing, or the GPU needs no fabric.
+	// FabricReady: the fabric manager has finished, or the GPU needs no fabric.
 	FabricReady FabricState = ""
 	// FabricNotStarted: the fabric manager has not begun. CUDA does not start on the GPU, with
 	// CUDA_ERROR_SYSTEM_NOT_READY (802), nor in the next state.

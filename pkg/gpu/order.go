@@ -32,8 +32,7 @@ func sortForPublication(partitions []Partition) {
 	})
 }
 
-// blocks weighs what a partition keeps from being made: the memory slices of
-// each partition that overlaps it.
+// blocks sums up the memory slices of the partitions that overlap one.
 func blocks(p Partition, among []Partition) int {
 	own := sliceBits(p.Start, p.Profile.Size)
 	weight := 0

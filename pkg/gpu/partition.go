@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Partition is the shape of a MIG partition that is made when a claim gets it.
+// Partition is the shape of a MIG partition that is created for its claim.
 type Partition struct {
 	GPU     GPU
 	Profile Profile
@@ -20,30 +20,30 @@ func (p Partition) Name() string {
 	return fmt.Sprintf("gpu-%d-mig-%s-%d-%d", p.GPU.Minor, profile, p.Profile.ID, p.Start)
 }
 
-// inNames makes a profile's name a part of a DNS label.
+// inNames turns a profile's name into a part of a DNS label.
 var inNames = strings.NewReplacer(".", "", "+", "-")
 
 // Type is "mig".
 func (p Partition) Type() string { return "mig" }
 
-// Physical is the GPU that the partition is cut from.
+// Physical is the partition's GPU.
 func (p Partition) Physical() GPU { return p.GPU }
 
-// Form is that of the place in which the partition is made.
+// Form has the place in which the partition is created.
 func (p Partition) Form() Form {
 	return Form{Base: BasePartition, Placement: Placement{ProfileID: p.Profile.ID, Profile: p.Profile.Name, Start: p.Start, Size: p.Profile.Size}}
 }
 
-// UUID is empty: the partition has none until it is made.
+// UUID is empty: the partition has none until it is created.
 func (p Partition) UUID() string { return "" }
 
 // MemoryBytes is the profile's.
 func (p Partition) MemoryBytes() uint64 { return p.Profile.MemoryBytes }
 
-// Uses is the partition's part.
+// Uses is what the profile needs at its start.
 func (p Partition) Uses(c Counter) uint64 { return c.use(p.Profile, p.Start) }
 
-// Describe describes the profile.
+// Describe adds the profile.
 func (p Partition) Describe(d Description) {
 	p.identify(d)
 	p.Profile.describe(d)
@@ -58,9 +58,9 @@ func (p Partition) sharedType(s Sharing) string { return p.Type() + "-" + s.Name
 
 func (p Partition) sharedUses(c Counter) uint64 { return p.Uses(c) }
 
-// Partitions are the partitions that can be made beside the GPU's Instances,
-// in the order in which they are published. There are none unless MIG is
-// enabled or can be switched on at once.
+// Partitions lists the partitions that can be created beside the GPU's Instances,
+// in the order of publication. There are none unless MIG is enabled, or can be
+// enabled without a reset.
 func (g GPU) Partitions() []Partition {
 	if g.MIG == MIGUnsupported || g.MIG == MIGDisabled && !g.MIGSwitchable {
 		return nil

@@ -3,15 +3,15 @@ package gpu
 // maxSlices is how many memory slices fit the bits of Resources; boards have 4, 8 or 12.
 const maxSlices = 64
 
-// Resources are what partitions take of a GPU. The zero value is nothing.
+// Resources are the parts of a GPU that partitions consume. The zero value is nothing.
 type Resources struct {
 	slices uint64 // one bit per memory slice
 	memory uint64 // bytes
 	Engines
 }
 
-// FreeResources are what the GPU's profiles can own, less what its Instances own. The memory
-// and the engines of a GPU are those of its largest profile.
+// FreeResources are the GPU's resources without those of its Instances. The memory and the
+// engines of a GPU are those of its largest profile.
 func (g GPU) FreeResources() Resources {
 	var free Resources
 	for _, p := range g.Profiles {
@@ -31,13 +31,13 @@ func (g GPU) FreeResources() Resources {
 	return free
 }
 
-// Fits reports whether a partition can be made of them.
+// Fits reports whether a partition of the profile can be created at start.
 func (r Resources) Fits(p Profile, start int) bool {
 	bits := sliceBits(start, p.Size)
 	return bits != 0 && r.slices&bits == bits && p.MemoryBytes <= r.memory && p.Engines.within(r.Engines)
 }
 
-// Take is what remains after a partition, which must fit.
+// Take returns the resources without those of a partition, which must fit.
 func (r Resources) Take(p Profile, start int) Resources {
 	r.slices &^= sliceBits(start, p.Size)
 	r.memory -= p.MemoryBytes
@@ -53,7 +53,7 @@ func sliceBits(start, size int) uint64 {
 	return (^uint64(0) >> (maxSlices - size)) << start
 }
 
-// less is what is left of e without o, never below none.
+// less subtracts o, and never goes below 0.
 func (e Engines) less(o Engines) Engines {
 	return e.with(o, func(a, b int) int { return max(a-b, 0) })
 }

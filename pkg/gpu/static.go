@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Static is the shape of a MIG partition that an administrator has made. Claims get
-// it as it is, and it is never destroyed.
+// Static is the shape of a MIG partition that an administrator created. Claims get it
+// unchanged, and it is never destroyed.
 type Static struct {
 	GPU      GPU
 	Profile  Profile
@@ -14,7 +14,7 @@ type Static struct {
 	Device   MIGDevice
 }
 
-// Name is that of a Partition at the same place.
+// Name equals that of a Partition in the same place.
 func (s Static) Name() string {
 	return Partition{GPU: s.GPU, Profile: s.Profile, Start: s.Instance.Start}.Name()
 }
@@ -22,10 +22,10 @@ func (s Static) Name() string {
 // Type is "mig".
 func (s Static) Type() string { return "mig" }
 
-// Physical is the GPU that the partition is cut from.
+// Physical is the partition's GPU.
 func (s Static) Physical() GPU { return s.GPU }
 
-// Form is that of the instance.
+// Form has the IDs of the instance and its device.
 func (s Static) Form() Form {
 	return Form{Base: BaseStatic, Placement: Placement{
 		ProfileID: s.Profile.ID, Profile: s.Profile.Name, Start: s.Instance.Start, Size: s.Instance.Size,
@@ -39,7 +39,7 @@ func (s Static) UUID() string { return s.Device.UUID }
 // MemoryBytes is the profile's.
 func (s Static) MemoryBytes() uint64 { return s.Profile.MemoryBytes }
 
-// Describe describes the profile and its memory slices.
+// Describe adds the profile and the memory slices.
 func (s Static) Describe(d Description) {
 	s.identify(d)
 	s.Profile.describe(d)
@@ -58,7 +58,8 @@ func (s Static) sharedType(sharing Sharing) string { return s.Type() + "-" + sha
 
 func (s Static) sharedUses(c Counter) uint64 { return s.Uses(c) }
 
-// Uses is only what keeps its claims apart: the instance is no part of the FreeResources.
+// Uses is nothing of the FreeResources, which exclude the instance: only the counter that keeps
+// its claims apart.
 func (s Static) Uses(c Counter) uint64 {
 	if c.ofInstances && c.start == s.Instance.Start {
 		return c.Total
@@ -66,9 +67,9 @@ func (s Static) Uses(c Counter) uint64 {
 	return 0
 }
 
-// Statics are the instances that can be handed out: those of a known profile
-// with exactly one compute instance, which fills them. The others are in
-// obstacles: they only keep their part of the GPU from being offered.
+// Statics are the instances that claims can get: those of a known profile with
+// exactly one compute instance, which fills them. The others are obstacles: their
+// part of the GPU is not offered.
 func (g GPU) Statics() (statics []Static, obstacles []Instance) {
 	for _, i := range g.Instances {
 		p, known := g.profile(i.ProfileID)

@@ -14,7 +14,7 @@ func (w Whole) Type() string { return "gpu" }
 // Physical is the GPU itself.
 func (w Whole) Physical() GPU { return w.GPU }
 
-// Form is that of the entire GPU.
+// Form has no placement.
 func (w Whole) Form() Form { return Form{Base: BaseWhole} }
 
 // UUID is the GPU's.
@@ -23,12 +23,12 @@ func (w Whole) UUID() string { return w.GPU.UUID }
 // MemoryBytes is the GPU's frame buffer.
 func (w Whole) MemoryBytes() uint64 { return w.GPU.MemoryBytes }
 
-// Uses is a part of every memory slice, which leaves no whole one to a partition.
+// Uses is a part of every memory slice, so that no partition gets a whole one.
 func (w Whole) Uses(c Counter) uint64 { return c.whole }
 
-// Describe has the engines of the GPU's largest profile if the GPU can be partitioned at
-// once, as in NVIDIA's driver. On boards on which that takes a reset, the GPU has more
-// than the largest profile.
+// Describe adds the engines of the GPU's largest profile if MIG can be enabled without a
+// reset, as NVIDIA's driver does. On other boards the GPU has more than the largest
+// profile.
 func (w Whole) Describe(d Description) {
 	w.identify(d)
 	if w.GPU.MemoryBytes != 0 { // a claim that asks for memory must not match by accident
@@ -49,11 +49,11 @@ func (w Whole) identify(d Description) {
 
 func (w Whole) sharedType(s Sharing) string { return s.Name() }
 
-// sharedUses leaves neither the whole GPU nor anything else of it.
+// sharedUses leaves nothing of the GPU to other shapes.
 func (w Whole) sharedUses(c Counter) uint64 { return c.shared }
 
-// OffersWhole reports whether a claim can have the entire GPU. A GPU with instances cannot be
-// given whole, and neither can one with MIG enabled, unless the mode can be switched at once.
+// OffersWhole reports whether a claim can get the entire GPU: not while it has instances, nor
+// while MIG is enabled, unless the mode changes without a reset.
 func (g GPU) OffersWhole() bool {
 	return g.MIG != MIGEnabled || g.MIGSwitchable && len(g.Instances) == 0
 }

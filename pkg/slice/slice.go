@@ -46,8 +46,7 @@ func poolOf(all []resourceslice.Slice) resourceslice.Pool {
 	return resourceslice.Pool{Slices: all}
 }
 
-// Whole is the device of an entire GPU that is offered to one claim at a time, without
-// counters.
+// Whole is the device of an entire GPU for one claim at a time, without counters.
 func Whole(node gpu.Node, g gpu.GPU) resourceapi.Device {
 	return device(common(node, g), gpu.Whole{GPU: g})
 }
@@ -107,7 +106,7 @@ func edited(pool resourceslice.Pool, edit func([]resourceapi.Device) []resourcea
 	return poolOf(kept)
 }
 
-// described is what is published of one GPU.
+// described are the devices and counters of one GPU.
 type described struct {
 	entire, partitions []resourceapi.Device
 	counters           resourceapi.CounterSet
@@ -131,7 +130,7 @@ func describe(node gpu.Node, offered []gpu.Shape, taints Taints) described {
 	return result
 }
 
-// inOrder sorts devices as their shapes are, whatever their GPU.
+// inOrder sorts the devices of all GPUs in the order of their shapes.
 func inOrder(devices []resourceapi.Device, shapes []gpu.Shape) {
 	order := make(map[string]int, len(shapes))
 	for i, shape := range shapes {
@@ -140,7 +139,7 @@ func inOrder(devices []resourceapi.Device, shapes []gpu.Shape) {
 	slices.SortStableFunc(devices, func(a, b resourceapi.Device) int { return order[a.Name] - order[b.Name] })
 }
 
-// group sorts shapes by their GPU, in the order in which GPUs first appear.
+// group groups shapes by GPU, in the order in which GPUs first appear.
 func group(shapes []gpu.Shape) [][]gpu.Shape {
 	var byGPU [][]gpu.Shape
 	index := map[int]int{}
@@ -157,8 +156,8 @@ func group(shapes []gpu.Shape) [][]gpu.Shape {
 	return byGPU
 }
 
-// devices are as many slices as the devices need. The API server's limit is
-// lower for those that consume counters or are tainted.
+// devices splits devices into slices. The API server's limit is lower if any of
+// them consumes counters or is tainted.
 func devices(all []resourceapi.Device) []resourceslice.Slice {
 	limit := resourceapi.ResourceSliceMaxDevices
 	for _, device := range all {

@@ -13,10 +13,10 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Connect makes a client of the API server.
+// Connect returns a client of the API server.
 type Connect func() (kubernetes.Interface, error)
 
-// Node is the Node object without addresses: versions, conditions, and labels and resources of
+// Node shows the Node object without addresses: versions, conditions, and labels and resources of
 // GPUs.
 func Node(connect Connect, name string) Section {
 	return Section{"node", func(ctx context.Context) (any, error) {
@@ -76,7 +76,7 @@ type published struct {
 	Tainted []string `json:"tainted,omitempty"`
 }
 
-// Published are the ResourceSlices of a driver and node at the API server.
+// Published shows the ResourceSlices of a driver and node at the API server.
 func Published(connect Connect, driver, node string) Section {
 	return Section{"published", func(ctx context.Context) (any, error) {
 		client, err := connect()

@@ -10,7 +10,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/driverroot"
 )
 
-// DriverRoot is where the NVIDIA driver is looked for: below host, which this process sees at local.
+// DriverRoot shows where the plugin looks for the NVIDIA driver: below host, which this process sees
+// at local.
 func DriverRoot(host, local, machine string) Section {
 	return Section{"driverRoot", func(context.Context) (any, error) {
 		found := map[string]string{"onHost": host, "inContainer": local, "devicesBelow": driverroot.Devices(local, machine)}
@@ -27,7 +28,7 @@ func DriverRoot(host, local, machine string) Section {
 	}}
 }
 
-// where is the path of a file. The target of its links has the driver's version in its name.
+// where returns a file's path behind its links: its name has the driver's version.
 func where(path string, found bool) string {
 	if !found {
 		return "missing"
@@ -45,7 +46,7 @@ type device struct {
 	Health    string `json:"health"`
 }
 
-// NVML has what NVIDIA's management library reports now. It leaves the driver open.
+// NVML shows what NVIDIA's management library reports now. It leaves the driver open.
 func NVML(open func() (GPUs, error)) Section {
 	return Section{"nvml", func(context.Context) (any, error) {
 		library, err := open()
@@ -87,7 +88,7 @@ func describeLive(library GPUs, g gpu.GPU) device {
 	return d
 }
 
-// Selftest has the checks of a self-test that changes nothing.
+// Selftest shows the checks of a self-test that changes nothing.
 func Selftest(run func(context.Context) *Report) Section {
 	return Section{"selftest", func(ctx context.Context) (any, error) {
 		report := run(ctx)

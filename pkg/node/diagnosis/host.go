@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Versions are those of Mica, Go, the kernel and its NVIDIA module.
+// Versions shows the versions of Mica, Go, the kernel and its NVIDIA module.
 func Versions(mica string, proc fs.FS) Section {
 	return Section{"versions", func(context.Context) (any, error) {
 		found := map[string]string{"mica": mica, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH}
@@ -35,7 +35,7 @@ func Versions(mica string, proc fs.FS) Section {
 	}}
 }
 
-// Flags are those of a command that are not empty.
+// Flags shows a command's flags that are not empty.
 func Flags(set *pflag.FlagSet) Section {
 	return Section{"flags", func(context.Context) (any, error) {
 		found := map[string]string{}
@@ -48,7 +48,7 @@ func Flags(set *pflag.FlagSet) Section {
 	}}
 }
 
-// Mounts are those of the paths that are not empty, as this process has them.
+// Mounts shows this process's mounts at the paths that are not empty.
 func Mounts(proc fs.FS, paths ...string) Section {
 	return Section{"mounts", func(context.Context) (any, error) {
 		content, err := fs.ReadFile(proc, "self/mountinfo")
@@ -82,7 +82,7 @@ func mountOf(content []byte, path string) (string, error) {
 	return fmt.Sprintf("%s: %s of %s %s (%s)", m.Mountpoint, m.Root, m.FSType, m.Source, m.Options), nil
 }
 
-// Devices are NVIDIA's device nodes below the directories that are not empty.
+// Devices lists NVIDIA's device nodes below the directories that are not empty.
 func Devices(directories ...string) Section {
 	return Section{"deviceNodes", func(context.Context) (any, error) {
 		found := map[string]any{}

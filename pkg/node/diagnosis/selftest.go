@@ -22,10 +22,10 @@ import (
 // GPUs are the node's, from its open NVIDIA driver.
 type GPUs interface {
 	Discover() (node gpu.Node, unreadable []error, err error)
-	// Processes are those that compute on a GPU.
+	// Processes lists the processes that compute on a GPU.
 	Processes(uuid string) ([]uint32, error)
 	Health(uuid string) (health.Level, error)
-	// HealthFields are the driver's answers about the health of a GPU.
+	// HealthFields lists the driver's answers about the health of a GPU.
 	HealthFields(uuid string) ([]nvml.FieldAnswer, error)
 }
 
@@ -43,9 +43,9 @@ type Options struct {
 	// Open opens the NVIDIA driver, which the caller closes.
 	Open       func() (Hardware, error)
 	Privileges Privileges
-	// Directories are those that the plugin writes into.
+	// Directories are written by the plugin.
 	Directories []string
-	// Hook is the CDI hook that the plugin installs; empty for one that only the host sees.
+	// Hook is the path of the CDI hook that the plugin installs; empty if the hook is on the host.
 	Hook string
 	// Claims prepares claims with the records and locks of the node's plugin; nil for a
 	// self-test that changes nothing.
@@ -56,14 +56,14 @@ type Options struct {
 	Containers Containers
 }
 
-// Privileges are those of a process.
+// Privileges are the privileges of a process.
 type Privileges struct {
 	User int
 	// SysAdmin is the capability that the driver requires of an administrator.
 	SysAdmin bool
 }
 
-// OwnPrivileges are those of this process.
+// OwnPrivileges returns the privileges of this process.
 func OwnPrivileges() Privileges {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -71,9 +71,9 @@ func OwnPrivileges() Privileges {
 	return Privileges{User: os.Geteuid(), SysAdmin: err == nil && data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0}
 }
 
-// Containers are those of this node.
+// Containers lists containers of this node.
 type Containers interface {
-	// Uses are the devices that containers have from device plugins.
+	// Uses lists the devices that containers hold from device plugins.
 	Uses(ctx context.Context) ([]podresources.Use, error)
 }
 

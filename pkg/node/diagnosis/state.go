@@ -27,7 +27,7 @@ type claim struct {
 	OtherBoot bool `json:"otherBoot,omitempty"`
 }
 
-// Recorded are the claims in the journal in dir. bootID is that of the running kernel.
+// Recorded lists the claims in the journal in dir. bootID is the running kernel's.
 func Recorded(dir, bootID string) Section {
 	return Section{"claims", func(context.Context) (any, error) {
 		records, damaged, err := journal.Read(dir)
@@ -72,7 +72,7 @@ func CDI(dir string) Section {
 // maxHealth bounds the file in bytes, as the plugin does.
 const maxHealth = 1 << 20
 
-// Health is the plugin's file about the GPUs' health.
+// Health shows the plugin's file about the GPUs' health.
 func Health(path string) Section {
 	return Section{"health", func(context.Context) (any, error) {
 		file, err := os.Open(path)
@@ -90,7 +90,7 @@ func Health(path string) Section {
 	}}
 }
 
-// MPS has the status of the control daemons. root is empty on a node without a supervisor.
+// MPS shows the status of the control daemons. root is empty on a node without a supervisor.
 func MPS(root string) Section {
 	return Section{"mps", func(context.Context) (any, error) {
 		if root == "" {
@@ -101,8 +101,8 @@ func MPS(root string) Section {
 	}}
 }
 
-// Metrics are the running plugin's, at a port of this host, without those of single devices and
-// without buckets. The port is negative if the plugin serves none.
+// Metrics shows the running plugin's metrics without devices and buckets, from a port of this host.
+// The port is negative if the plugin serves none.
 func Metrics(port int) Section {
 	return Section{"metrics", func(ctx context.Context) (any, error) {
 		if port < 0 {

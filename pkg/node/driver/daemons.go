@@ -10,6 +10,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/pkg/node/journal"
@@ -28,16 +29,12 @@ func (d *Driver) watchDaemons(ctx context.Context) error {
 	if d.daemons == nil {
 		return nil
 	}
-	for {
+	return wait.PollUntilContextCancel(ctx, daemonsInterval, true, func(ctx context.Context) (bool, error) {
 		if err := d.announceRestarts(ctx); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Cannot send Events about restarted MPS control daemons", "retryIn", daemonsInterval)
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(daemonsInterval):
-		}
-	}
+		return false, nil
+	})
 }
 
 func (d *Driver) announceRestarts(ctx context.Context) error {

@@ -40,18 +40,9 @@ func (d *Driver) watchHardware(ctx context.Context) error {
 // watchReplacement ends the process when the driver is replaced or removed: a process cannot load a
 // second library.
 func (d *Driver) watchReplacement(ctx context.Context) error {
-	ticker := time.NewTicker(checkInterval)
-	defer ticker.Stop()
-	for {
-		if err := d.hardware.Check(); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-ticker.C:
-		}
-	}
+	return wait.PollUntilContextCancel(ctx, checkInterval, true, func(context.Context) (bool, error) {
+		return false, d.hardware.Check()
+	})
 }
 
 // awaitHardware opens the NVIDIA driver and offers its GPUs. Without a driver or GPU it logs that

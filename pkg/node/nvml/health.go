@@ -10,7 +10,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/health"
 )
 
-// actions are those that NVML has numbers for (nvmlDeviceGpuRecoveryAction_t in nvml.h).
+// actions are the recovery actions by NVML's number (nvmlDeviceGpuRecoveryAction_t in nvml.h).
 var actions = map[uint64]health.Action{
 	uint64(nvml.GPU_RECOVERY_ACTION_NONE):                health.ActionNone,
 	uint64(nvml.GPU_RECOVERY_ACTION_GPU_RESET):           health.ActionReset,

@@ -12,7 +12,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// sight is what the last look at a GPU showed of what changes while its driver is loaded.
+// sight is the result of the last look at a GPU: the facts that change while its driver is loaded.
 type sight struct {
 	mode gpu.MIGMode
 	// room is how many more instances of the smallest profile fit on the GPU.
@@ -24,7 +24,7 @@ type sight struct {
 	settled bool
 	links   links
 	fabric  gpu.FabricState
-	// turn counts the looks; the questions of the second kind take turns.
+	// turn counts the looks, because each asks another question of the second kind.
 	turn int
 }
 
@@ -169,7 +169,7 @@ func (d *device) room() (int, nvml.Return) {
 	return d.GetGpuInstanceRemainingCapacity(&smallest.info)
 }
 
-// questions are those of the second kind.
+// questions lists the questions of the second kind.
 func (d *device) questions() []question {
 	var all []question
 	for _, id := range slices.Sorted(maps.Keys(d.sight.listed)) {
@@ -214,7 +214,7 @@ func (d *device) see(g *gpu.GPU) error {
 	now := &sight{mode: g.MIG}
 	var err error
 	if now.mode == gpu.MIGEnabled {
-		// First, so that what is made meanwhile is seen by the next look.
+		// First, so that the next look sees what is created meanwhile.
 		room, ret := d.room()
 		if ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_SUPPORTED {
 			return check(ret, "count the room for GPU instances", d.uuid)

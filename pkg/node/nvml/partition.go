@@ -192,8 +192,11 @@ func (d *device) instancesOf(profileID int) ([]nvml.GpuInstance, []gpu.Instance,
 		d.forget(func(handle nvml.GpuInstance, of gpu.Instance) bool {
 			return of.ProfileID == profileID && !slices.Contains(listed, handle)
 		})
-		var instances []gpu.Instance
-		if instances, ret = d.infos(listed); ret == nvml.SUCCESS {
+		instances := make([]gpu.Instance, len(listed))
+		for i := 0; i < len(listed) && ret == nvml.SUCCESS; i++ {
+			instances[i], ret = d.info(listed[i])
+		}
+		if ret == nvml.SUCCESS {
 			return listed, instances, nil
 		}
 		if !gone(ret) {
@@ -201,17 +204,6 @@ func (d *device) instancesOf(profileID int) ([]nvml.GpuInstance, []gpu.Instance,
 		}
 	}
 	return nil, nil, check(ret, "read a GPU instance", d.uuid)
-}
-
-func (d *device) infos(handles []nvml.GpuInstance) ([]gpu.Instance, nvml.Return) {
-	instances := make([]gpu.Instance, len(handles))
-	for i, handle := range handles {
-		var ret nvml.Return
-		if instances[i], ret = d.info(handle); ret != nvml.SUCCESS {
-			return nil, ret
-		}
-	}
-	return instances, nvml.SUCCESS
 }
 
 // confirmDisabled verifies that there can be no instances.
@@ -391,8 +383,8 @@ func (l *Library) CreateComputeInstance(uuid string, instance int) (made gpu.MIG
 	return made, err
 }
 
-// fillerOf is the profile of a compute instance that takes all of a GPU instance. The boards of
-// a session have it in common, where they have that of the GPU instance.
+// fillerOf returns the profile of the compute instance that fills a GPU instance. All GPU instances
+// of one profile share it.
 func (d *device) fillerOf(handle nvml.GpuInstance, id int) (nvml.ComputeInstanceProfileInfo, error) {
 	of, ret := d.info(handle)
 	if ret != nvml.SUCCESS {

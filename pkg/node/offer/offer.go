@@ -50,7 +50,7 @@ type GPUs interface {
 	Rest() (resting bool, err error)
 }
 
-// Hardware is what the node offers, and what preparing claims with it needs.
+// Hardware has the node's GPUs, and the means to prepare claims with them.
 type Hardware struct {
 	GPUs  GPUs
 	Edits prepare.Edits
@@ -109,7 +109,7 @@ type Options struct {
 	IgnoreDevicePlugin bool
 }
 
-// Offer is what a node offers. New has no effects; Start, Watch and Run have.
+// Offer decides what a node offers. New has no effects; Start, Watch and Run have.
 type Offer struct {
 	Options
 	policies *policyView
@@ -134,8 +134,8 @@ type Offer struct {
 	// read, empty if all could.
 	seen   gpu.Node
 	unread string
-	// missing are known GPUs that cannot be read now. They stay offered, tainted, because pods may hold
-	// them and the taint may have to evict those.
+	// missing are known GPUs that cannot be read now. They stay offered with a taint, because the taint
+	// may have to evict pods.
 	missing []missingGPU
 	// occupied: claims hold devices, or may.
 	occupied bool

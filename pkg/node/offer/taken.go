@@ -91,7 +91,7 @@ func withoutTaken(next desired, all []taken, held []journal.Device) desired {
 // takenShown keeps the message short.
 const takenShown = 8
 
-// describeTaken says what is in use and by what, empty for nothing.
+// describeTaken returns a sentence about the GPUs in use and their users, empty if there are none.
 func describeTaken(gpus []gpu.GPU, all []taken) string {
 	if len(all) == 0 {
 		return ""
@@ -124,7 +124,7 @@ func (o *Offer) allTaken(found findings) error {
 	return errors.New(describeTaken(found.node.GPUs, all))
 }
 
-// reportTaken reports once what is taken, or that nothing is any longer.
+// reportTaken logs and sends an Event once when the GPUs in use change.
 func (o *Offer) reportTaken(ctx context.Context, text string) {
 	if text == o.reportedTaken {
 		return

@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
@@ -239,26 +240,24 @@ func count(resources resourceslice.DriverResources) (slices, devices int) {
 }
 
 // findNode waits for the API server and reads the node's UID.
-func (p *Publisher) findNode(ctx context.Context) (types.UID, error) {
-	for {
+func (p *Publisher) findNode(ctx context.Context) (uid types.UID, err error) {
+	err = wait.PollUntilContextCancel(ctx, apiRetry, true, func(ctx context.Context) (bool, error) {
 		node, err := p.client.CoreV1().Nodes().Get(ctx, p.nodeName, metav1.GetOptions{})
 		switch {
-		case err == nil:
-			reported := node.Status.NodeInfo.ContainerRuntimeVersion
-			if advice := containerd.Advice(reported); advice != "" {
-				klog.FromContext(ctx).Info(advice, "containerRuntime", reported)
-			}
-			return node.UID, nil
 		case apierrors.IsNotFound(err):
-			return "", fmt.Errorf("node %q does not exist in this cluster: set --node-name to the name under which kubelet registered this node", p.nodeName)
+			return false, fmt.Errorf("node %q does not exist in this cluster: set --node-name to the name under which kubelet registered this node", p.nodeName)
+		case err != nil:
+			klog.FromContext(ctx).Error(err, "Cannot read this node; retrying", "node", p.nodeName, "retryIn", apiRetry)
+			return false, nil
 		}
-		klog.FromContext(ctx).Error(err, "Cannot read this node; retrying", "node", p.nodeName, "retryIn", apiRetry)
-		select {
-		case <-ctx.Done():
-			return "", ctx.Err()
-		case <-time.After(apiRetry):
+		reported := node.Status.NodeInfo.ContainerRuntimeVersion
+		if advice := containerd.Advice(reported); advice != "" {
+			klog.FromContext(ctx).Info(advice, "containerRuntime", reported)
 		}
-	}
+		uid = node.UID
+		return true, nil
+	})
+	return uid, err
 }
 
 // firstResources waits until there are desired pools, and until it is known which of their
