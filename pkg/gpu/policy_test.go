@@ -50,9 +50,9 @@ func TestPolicyIsCheckedAgainstAGPU(t *testing.T) {
 	}
 }
 
-// Of several mistakes the same one is told every time, so that an event of it is
+// Of several mistakes the same one is reported every time, so that its Event is
 // not repeated in other words.
-func TestTheSameMistakeIsToldEveryTime(t *testing.T) {
+func TestTheSameMistakeIsReportedEveryTime(t *testing.T) {
 	policy := Policy{SharedProfiles: map[string]Sharing{"1g.10gb": MPS{}, "2g.20gb": MPS{}, "3g.40gb": MPS{}}}
 	for range 50 {
 		if got, want := policy.Check(GPU{}).Error(), "mig.shared of profile 1g.10gb: clients is 0: choose 2 to 48"; got != want {

@@ -135,7 +135,7 @@ func TestEachGPUHasItsOwnPolicy(t *testing.T) {
 	}
 }
 
-func TestTypeSaysWhatIsSharedAndHow(t *testing.T) {
+func TestTheTypeOfAShare(t *testing.T) {
 	g := halves(0, MIGEnabled, true)
 	for _, tc := range []struct {
 		share Share

@@ -184,8 +184,8 @@ func TestAnActionAfterItsXID(t *testing.T) {
 	}
 }
 
-// The first cause is told, and when it was first seen does not change.
-func TestTheFirstCauseIsTold(t *testing.T) {
+// The first cause is kept, with the time when it was first seen.
+func TestTheFirstCauseIsKept(t *testing.T) {
 	r := Record{}.Next(answers(ActionReset, Event{XID: 109}), rules, start)
 	for i := range 100 {
 		r = r.Next(answers(ActionReset, Event{XID: uint64(110 + i%10)}), rules, start.Add(time.Duration(i)*time.Second))
@@ -265,7 +265,7 @@ func TestTheTable(t *testing.T) {
 	}
 }
 
-// The earlier of two plugins that saw a fault tells when that was.
+// Of two plugins that saw a fault, the earlier time counts.
 func TestSince(t *testing.T) {
 	mine := Record{}.Next(answers(ActionReset), rules, start.Add(time.Second))
 	other := Record{}.Next(answers(ActionReset), rules, start).Next(answers(ActionReset), rules, start.Add(time.Minute))

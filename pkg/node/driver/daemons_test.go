@@ -74,28 +74,28 @@ func (s *sharing) plugin() *Driver {
 	return d
 }
 
-// told are the pods that have an event, with its text.
-func (s *sharing) told() map[string]string {
+// events are the texts of the pods' Events.
+func (s *sharing) events() map[string]string {
 	s.Helper()
 	events, err := s.api.CoreV1().Events("").List(s.Context(), metav1.ListOptions{})
 	must(s, err)
-	told := map[string]string{}
+	texts := map[string]string{}
 	for _, event := range events.Items {
-		told[event.InvolvedObject.Namespace+"/"+event.InvolvedObject.Name+"/"+string(event.InvolvedObject.UID)+"/"+event.Reason] += fmt.Sprint(event.Count, " ", event.Message)
+		texts[event.InvolvedObject.Namespace+"/"+event.InvolvedObject.Name+"/"+string(event.InvolvedObject.UID)+"/"+event.Reason] += fmt.Sprint(event.Count, " ", event.Message)
 	}
-	return told
+	return texts
 }
 
 func (s *sharing) expect(count int, parts ...string) {
 	s.Helper()
 	fixture.Eventually(s.T, "events", func() error {
-		told := s.told()
-		if len(told) != count {
-			return fmt.Errorf("told: %v", told)
+		found := s.events()
+		if len(found) != count {
+			return fmt.Errorf("got %v", found)
 		}
 		for _, part := range parts {
-			if !strings.Contains(fmt.Sprint(told), part) {
-				return fmt.Errorf("%v does not say %q", told, part)
+			if !strings.Contains(fmt.Sprint(found), part) {
+				return fmt.Errorf("%v does not have %q", found, part)
 			}
 		}
 		return nil
@@ -109,7 +109,7 @@ func usedBy(claim *resourceapi.ResourceClaim, pods ...string) *resourceapi.Resou
 	return claim
 }
 
-func TestPodsAreToldThatTheirMPSDaemonWasRestarted(t *testing.T) {
+func TestPodsGetAnEventWhenTheirMPSDaemonRestarts(t *testing.T) {
 	mine, others, again := usedBy(fixture.Claim("mine"), "a", "b"), usedBy(fixture.Claim("others"), "c"), usedBy(fixture.Claim("again"), "d")
 	s := newSharing(t, mine, others, again)
 	s.record(mine, mine.UID, "gpu-0-mps")
@@ -135,7 +135,7 @@ func TestPodsAreToldThatTheirMPSDaemonWasRestarted(t *testing.T) {
 	s.expect(2, "(restart 2)")
 }
 
-func TestARestartIsToldWhenTheAPIServerIsBack(t *testing.T) {
+func TestARestartIsAnnouncedWhenTheAPIServerIsBack(t *testing.T) {
 	claim := usedBy(fixture.Claim("mine"), "a")
 	s := newSharing(t, claim)
 	s.record(claim, claim.UID, "gpu-0-mps")
@@ -151,8 +151,8 @@ func TestARestartIsToldWhenTheAPIServerIsBack(t *testing.T) {
 	s.expect(1, "/a/uid-a/")
 }
 
-// What keeps one daemon's pods from being told does not keep the others'.
-func TestARestartIsToldThoughAnotherCannotBe(t *testing.T) {
+// A failure to announce one daemon's restart does not affect the others.
+func TestARestartIsAnnouncedAlthoughAnotherCannotBe(t *testing.T) {
 	unreadable, mine := usedBy(fixture.Claim("aaa-unreadable"), "a"), usedBy(fixture.Claim("mine"), "b")
 	s := newSharing(t, unreadable, mine)
 	s.record(unreadable, unreadable.UID, "gpu-0-mps")

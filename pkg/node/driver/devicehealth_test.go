@@ -16,8 +16,8 @@ import (
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
-// kubelet, the slices, the node and the claim are told of a fault, and nothing of the GPUs beside.
-func TestAFaultIsTold(t *testing.T) {
+// A fault shows in kubelet's report, the slices, and Events on node and claim, and not on other GPUs.
+func TestAFaultIsReportedEverywhere(t *testing.T) {
 	one := fixture.Claim("one", fixture.Result("a", "gpu-3"))
 	api, h := apiserver.New(one), newHardware(t)
 	o := options(t, api, h)

@@ -428,7 +428,7 @@ func TestANodeWhoseDriverIsLoadedLater(t *testing.T) {
 
 // The runtime reads CDI files at each start of a container, long after kubelet's
 // last call for its claim.
-func TestCDIFilesThatSomebodyRemoves(t *testing.T) {
+func TestRemovedCDIFilesAreRestored(t *testing.T) {
 	one, two := fixture.Claim("one", fixture.Result("a", "gpu-0")), fixture.Claim("two", fixture.Result("a", "gpu-1"))
 	o := options(t, apiserver.New(one, two), newHardware(t))
 	run(t, o)

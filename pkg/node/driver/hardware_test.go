@@ -19,7 +19,7 @@ import (
 )
 
 // A node without a GPU is not worth a line every few seconds.
-func TestWhyThereIsNoGPUIsSaidOnce(t *testing.T) {
+func TestWhyThereIsNoGPUIsLoggedOnce(t *testing.T) {
 	h := newHardware(t)
 	notLoaded, noLibrary := errors.New("driver is not loaded"), errors.New("no usable library")
 	h.fails = slices.Concat(slices.Repeat([]error{noLibrary}, 5), slices.Repeat([]error{notLoaded}, 5))

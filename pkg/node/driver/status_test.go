@@ -18,8 +18,8 @@ const (
 	partition1 = "gpu-0-mig-3g40gb-9-4"
 )
 
-// told are the entries of a claim's status.devices, as "device data".
-func told(t *testing.T, api *apiserver.Server, name string) []string {
+// entriesOf are the entries of a claim's status.devices, as "device data".
+func entriesOf(t *testing.T, api *apiserver.Server, name string) []string {
 	t.Helper()
 	claim, err := api.ResourceV1().ResourceClaims(fixture.Namespace).Get(t.Context(), name, metav1.GetOptions{})
 	must(t, err)
@@ -33,9 +33,9 @@ func told(t *testing.T, api *apiserver.Server, name string) []string {
 	return entries
 }
 
-// A claim's status tells the UUIDs of its partitions, without which prepare is
-// not held up when the API server takes no writes.
-func TestTheStatusTellsThePartitions(t *testing.T) {
+// A claim's status has the UUIDs of its partitions. Prepare does not wait for it if
+// the API server takes no writes.
+func TestTheStatusHasThePartitions(t *testing.T) {
 	one := fixture.Claim("one", fixture.Result("a", partition0), fixture.Result("b", partition1), fixture.Result("c", "gpu-3"))
 	whole := fixture.Claim("whole", fixture.Result("a", "gpu-5"))
 	api, h := apiserver.New(one, whole), newHardware(t)
@@ -56,7 +56,7 @@ func TestTheStatusTellsThePartitions(t *testing.T) {
 	}
 	want = append(want, fmt.Sprintf(`gpu-3 {"uuid":%q}`, h.node.GPUs[3].UUID))
 	complete := func() error {
-		got := strings.Join(told(t, api, "one"), "\n")
+		got := strings.Join(entriesOf(t, api, "one"), "\n")
 		for _, entry := range want {
 			if !strings.Contains(got, entry) || len(strings.Split(got, "\n")) != len(want) {
 				return fmt.Errorf("got\n%s\nwant\n%s", got, strings.Join(want, "\n"))
@@ -65,8 +65,8 @@ func TestTheStatusTellsThePartitions(t *testing.T) {
 		return nil
 	}
 	fixture.Eventually(t, "the status", complete)
-	if got := told(t, api, "whole"); len(got) > 0 {
-		t.Errorf("a write of %q for what the slice tells already", got)
+	if got := entriesOf(t, api, "whole"); len(got) > 0 {
+		t.Errorf("a write of %q, which is in the slice already", got)
 	}
 	// The next process writes what this one may not have got around to.
 	stop()

@@ -125,7 +125,7 @@ func TestAStormOfOneGPU(t *testing.T) {
 	}
 }
 
-// Claims are prepared while the GPUs' health changes and kubelet is told of it.
+// Claims are prepared while the GPUs' health changes and kubelet gets reports of it.
 func TestClaimsArePreparedInAStorm(t *testing.T) {
 	w := newWard(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -33,11 +33,11 @@ type ward struct {
 	repair  func(context.Context)
 	stop    func()
 
-	mu      sync.Mutex
-	told    []string
-	stalls  int
-	changes []time.Time
-	asked   int
+	mu       sync.Mutex
+	reported []string
+	stalls   int
+	changes  []time.Time
+	asked    int
 }
 
 func newWard(t *testing.T, machine string) *ward {
@@ -74,13 +74,13 @@ func newWardOf(t *testing.T, file model.File) *ward {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			for _, f := range change.Faults {
-				w.told = append(w.told, fmt.Sprintf("fault %s=%s", f.Condition, f.Value))
+				w.reported = append(w.reported, fmt.Sprintf("fault %s=%s", f.Condition, f.Value))
 			}
 			for _, n := range change.Notes {
-				w.told = append(w.told, "note "+n.Words)
+				w.reported = append(w.reported, "note "+n.Words)
 			}
 			for _, f := range change.Over {
-				w.told = append(w.told, fmt.Sprintf("over %s=%s", f.Condition, f.Value))
+				w.reported = append(w.reported, fmt.Sprintf("over %s=%s", f.Condition, f.Value))
 			}
 		},
 	}
@@ -128,16 +128,16 @@ func (w *ward) faults(index int) (faults []string) {
 	return faults
 }
 
-func (w *ward) stallsTold() int {
+func (w *ward) stallsReported() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.stalls
 }
 
-func (w *ward) heard() []string {
+func (w *ward) reports() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.Clone(w.told)
+	return slices.Clone(w.reported)
 }
 
 func TestAFaultComesAndGoes(t *testing.T) {
@@ -154,14 +154,14 @@ func TestAFaultComesAndGoes(t *testing.T) {
 		w.expect(2, "xid=79 dead")
 		time.Sleep(2 * time.Minute)
 		w.expect(2)
-		if got := w.heard(); !slices.Equal(got, []string{"fault xid=79", "over xid=79"}) {
-			t.Errorf("told %q", got)
+		if got := w.reports(); !slices.Equal(got, []string{"fault xid=79", "over xid=79"}) {
+			t.Errorf("reported %q", got)
 		}
 	})
 }
 
-// Each round of questions is told, so that the driver may rest after it, and there is one per minute.
-func TestQuestionsAreTold(t *testing.T) {
+// Each round of polls is reported, so that the driver may rest after it, and there is one per minute.
+func TestRoundsAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWard(t, "g5.12xlarge")
 		w.start()
@@ -169,7 +169,7 @@ func TestQuestionsAreTold(t *testing.T) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.asked < 10 || w.asked > 11 {
-			t.Errorf("told %d times of questions in 10 minutes, want once per minute", w.asked)
+			t.Errorf("%d rounds were reported in 10 minutes, want one per minute", w.asked)
 		}
 	})
 }
@@ -183,8 +183,8 @@ func TestErrorsOfApplicationsAreNoFaults(t *testing.T) {
 			w.must(w.machine.Inject(model.XID(0, 13)))
 			w.must(w.machine.Inject(model.XID(0, 43)))
 			w.expect(0)
-			if got := w.heard(); len(got) != 2 || !strings.Contains(got[0], "XID 13") || !strings.Contains(got[1], "XID 43") {
-				t.Errorf("told %q", got)
+			if got := w.reports(); len(got) != 2 || !strings.Contains(got[0], "XID 13") || !strings.Contains(got[1], "XID 43") {
+				t.Errorf("reported %q", got)
 			}
 			w.stop()
 		}
@@ -219,8 +219,8 @@ func TestARestartRemembers(t *testing.T) {
 		if got := w.monitor.Record(w.gpus[0].UUID).Faults[0].Since; !got.Equal(since) {
 			t.Errorf("it is since %v, and was since %v", got, since)
 		}
-		if got := w.heard(); !slices.Equal(got, []string{"fault xid=119"}) {
-			t.Errorf("told %q", got)
+		if got := w.reports(); !slices.Equal(got, []string{"fault xid=119"}) {
+			t.Errorf("reported %q", got)
 		}
 		w.stop()
 		next := New(w.options)
@@ -235,7 +235,7 @@ func TestARestartRemembers(t *testing.T) {
 	})
 }
 
-// A repair that an administrator tells of ends what the driver does not report as over, of that GPU only.
+// A repair by an administrator ends the faults of that GPU that the driver does not report as over.
 func TestARepairByHand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWard(t, "p4d.24xlarge") // its driver knows no recovery action
@@ -249,8 +249,8 @@ func TestARepairByHand(t *testing.T) {
 		w.monitor.Repaired(repaired)
 		w.expect(0)
 		w.expect(1, "xid=119 drain")
-		if got := w.heard(); !slices.Equal(got, []string{"fault xid=119", "fault xid=119", "over xid=119"}) {
-			t.Errorf("told %q", got)
+		if got := w.reports(); !slices.Equal(got, []string{"fault xid=119", "fault xid=119", "over xid=119"}) {
+			t.Errorf("reported %q", got)
 		}
 		w.must(w.machine.Inject(model.XID(0, 119)))
 		w.expect(0, "xid=119 drain")
@@ -374,7 +374,7 @@ func TestAnswersThatMakeNoSense(t *testing.T) {
 	})
 }
 
-// A storm of events does not become a storm of writes, and the first cause is told once.
+// A storm of events does not become a storm of writes, and the first cause is reported once.
 func TestAStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWard(t, "p5.48xlarge")
@@ -462,14 +462,14 @@ func TestARepair(t *testing.T) {
 }
 
 // A driver that answers about no GPU for a while, as while it recovers one, is one suspect and not eight: no GPU of the
-// machine is taken for dead, and the node is told. If it never answers again, no GPU is of use.
+// machine is taken for dead, and the node gets an Event. If it never answers again, no GPU is of use.
 func TestAStallOfTheDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWard(t, "p5.48xlarge")
 		w.start()
 		w.expect(0)
 		for _, length := range []time.Duration{11 * time.Second, 45 * time.Second, 2 * time.Minute} {
-			before := w.stallsTold()
+			before := w.stallsReported()
 			w.must(w.machine.Stall(length))
 			w.must(w.machine.Inject(model.XID(3, 13)))
 			for range 60 {
@@ -480,8 +480,8 @@ func TestAStallOfTheDriver(t *testing.T) {
 					}
 				}
 			}
-			if told := w.stallsTold() - before; length > patience && told != 1 || told > 1 {
-				t.Errorf("a stall of %s was told %d times", length, told)
+			if told := w.stallsReported() - before; length > patience && told != 1 || told > 1 {
+				t.Errorf("a stall of %s was reported %d times", length, told)
 			}
 		}
 		w.must(w.machine.Stall(20 * time.Minute))
@@ -516,8 +516,8 @@ func TestGPUsThatCannotBeReadInAStall(t *testing.T) {
 		time.Sleep(time.Minute)
 		w.monitor.See(w.gpus, nil)
 		time.Sleep(10 * time.Minute)
-		if got := w.heard(); len(got) > 0 {
-			t.Errorf("told %q", got)
+		if got := w.reports(); len(got) > 0 {
+			t.Errorf("reported %q", got)
 		}
 	})
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/mica-gpu/mica/test/nvmlsim/nodes"
 )
 
-func TestDiscoverTellsWhatTheMachineIs(t *testing.T) {
+func TestDiscoverReadsTheMachine(t *testing.T) {
 	for _, name := range nodes.Names() {
 		t.Run(name, func(t *testing.T) {
 			file := fixture.File(t, name)
@@ -283,7 +283,7 @@ func TestDiscoverFollowsDirectNVLinks(t *testing.T) {
 	}
 }
 
-// discover looks at a machine whose GPUs are all odd, and of which some are lost.
+// discover looks at a machine whose GPUs are all odd, some of them lost.
 func discover(t *testing.T, file model.File, odd func(gonvml.Device) gonvml.Device, lost ...int) gpu.Node {
 	t.Helper()
 	machine := fixture.Machine(t, file)

@@ -187,7 +187,7 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// A lost GPU ends the wait for all. The others are heard again when it is known to be lost.
+// A lost GPU ends the wait for all. The others report again when it is known to be lost.
 func TestEventsBesideALostGPU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		machine, library, gpus := healthOf(t, "g5.12xlarge")
@@ -211,8 +211,8 @@ func TestEventsBesideALostGPU(t *testing.T) {
 	})
 }
 
-// Who waits for events does not keep NVML open, and hears nothing while it rests.
-func TestNVMLRestsWhileSomebodyListens(t *testing.T) {
+// A caller that waits for events does not keep NVML open, and gets none while it rests.
+func TestNVMLRestsDuringNextEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, library, gpus := healthOf(t, "g5.12xlarge")
 		ctx, cancel := context.WithCancel(t.Context())

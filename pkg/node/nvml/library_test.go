@@ -130,7 +130,7 @@ func TestErrorsAreTheirSentinel(t *testing.T) {
 	}
 }
 
-func TestNewSaysWhyNVMLDoesNotStart(t *testing.T) {
+func TestNewReportsWhyNVMLDoesNotStart(t *testing.T) {
 	machine := fixture.Machine(t, fixture.File(t, "g6.xlarge"))
 	must(t, machine.Fail(model.Failure{Function: "nvmlInit_v2", Return: gonvml.ERROR_DRIVER_NOT_LOADED}))
 	_, err := nvml.New(machine.Library(), fixture.Sysfs(machine.File()))

@@ -169,7 +169,7 @@ func TestLooksSeeTheFabric(t *testing.T) {
 	w.looks(40, "that the fabric is gone", func(gpus []gpu.GPU) bool { return gpus[0].NVLinkGroup == nil })
 }
 
-func TestLooksTellOfGPUsThatComeAndGo(t *testing.T) {
+func TestLooksReportGPUsThatComeAndGo(t *testing.T) {
 	w := watch(t, "g5.12xlarge", func(machine *model.Machine) { must(t, machine.Detach(3)) })
 	w.look()
 	must(t, w.machine.Attach(3))

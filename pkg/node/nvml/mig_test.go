@@ -75,7 +75,7 @@ func TestProfilesAreNamedAsNVIDIANamesThem(t *testing.T) {
 
 // A driver that does not list profiles while MIG is disabled does so as soon
 // as it is enabled.
-func TestRefreshSeesWhatSomebodyElseDoes(t *testing.T) {
+func TestRefreshSeesForeignChanges(t *testing.T) {
 	file := fixture.File(t, "p4d.24xlarge")
 	machine := fixture.Machine(t, file)
 	library := fixture.Library(t, machine)

@@ -208,7 +208,7 @@ func (s slowDriver) DeviceGetCount() (int, gonvml.Return) {
 	return s.Interface.DeviceGetCount()
 }
 
-// After the reset of a GPU, whoever comes first begins a session, and the others go on with it.
+// After the reset of a GPU, the first call begins a session, and the others use it.
 func TestCallsThatBeginASessionTogether(t *testing.T) {
 	file := fixture.File(t, "g5.12xlarge")
 	library, err := nvml.New(slowDriver{fixture.Machine(t, file).Library()}, fixture.Sysfs(file))

@@ -90,7 +90,7 @@ func TestTheUsageOfAMIGDevice(t *testing.T) {
 }
 
 // No counters are on boards before Hopper: what is not known is not 0.
-func TestA100DoesNotTellTheUtilizationOfAMIGDevice(t *testing.T) {
+func TestA100ReportsNoUtilizationOfAMIGDevice(t *testing.T) {
 	machine, library, _ := partitionable(t, "p4d.24xlarge")
 	must(t, machine.SetMIGMode(0, true))
 	must(t, machine.Reset(0))

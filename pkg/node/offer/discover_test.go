@@ -45,7 +45,7 @@ func (r *rig) looking(then func(looked int, seen *gpu.Node)) look {
 
 // Our own instances are never offered as foreign ones, whatever happens
 // between looking and reading the records.
-func TestDiscoverTellsOwnFromForeign(t *testing.T) {
+func TestDiscoverSeparatesOwnFromForeignInstances(t *testing.T) {
 	prepared := func(t *testing.T, r *rig, claim *resourceapi.ResourceClaim) {
 		t.Helper()
 		_, err := r.preparer.Prepare(t.Context(), claim)
@@ -104,7 +104,7 @@ func (c *claimsBetween) Held(ctx context.Context) ([]journal.Device, error) {
 
 // A partition that takes the place of another has its UUID, and passes for the one that was
 // there at the first look and that no record named.
-func TestDiscoverTellsAPartitionFromTheOneBefore(t *testing.T) {
+func TestDiscoverRecognizesAPartitionThatReplacesAnother(t *testing.T) {
 	r := newShared(t)
 	before, after := fixture.Claim("before", fixture.Result("r", ownDevice)), fixture.Claim("after", fixture.Result("r", ownDevice))
 	_, err := r.preparer.Prepare(t.Context(), before)

@@ -48,7 +48,7 @@ func TestALostGPUGetsNoClaims(t *testing.T) {
 					t.Errorf("got %v, want %v", got, all)
 				}
 				if why := r.health.missing[r.machine.GPUs()[lost[0]].UUID]; why == nil {
-					t.Error("who watches health is not told")
+					t.Error("Health does not know it")
 				}
 				_, err := r.preparer.Prepare(t.Context(), fixture.Claim("c", fixture.Result("r", device)))
 				fixture.Sentence(t, err, "device "+device+" is not on this node", "if its GPU was lost, repair it")
@@ -66,7 +66,7 @@ func TestALostGPUGetsNoClaims(t *testing.T) {
 	}
 }
 
-// A GPU that does not answer is tainted, and claims for it are told so at once.
+// A GPU that does not answer is tainted, and claims for it fail at once.
 func TestAGPUThatDoesNotAnswerGetsNoClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := live(t, "p5.48xlarge", nothing)
@@ -81,7 +81,7 @@ func TestAGPUThatDoesNotAnswerGetsNoClaims(t *testing.T) {
 			}
 		}
 		if why := r.health.missing[r.node.GPUs[3].UUID]; !errors.Is(why, nvml.ErrSilent) {
-			t.Errorf("who watches health is told %v", why)
+			t.Errorf("Health knows %v", why)
 		}
 		_, err := r.preparer.Prepare(t.Context(), fixture.Claim("c", fixture.Result("r", "gpu-3")))
 		fixture.Sentence(t, err, "device gpu-3 is not on this node")

@@ -12,7 +12,7 @@ import (
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
-func TestWhatSomebodyElseMakesIsOfferedAsItIs(t *testing.T) {
+func TestForeignInstancesAreOfferedUnchanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, "p5.48xlarge")
 		r.watch(t)
@@ -70,7 +70,7 @@ func TestWhatWasMadeForClaimsChangesNothing(t *testing.T) {
 	})
 }
 
-func TestInstancesThatCannotBeReadAreSaidOnce(t *testing.T) {
+func TestUnreadableInstancesAreLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, "p5.48xlarge")
 		r.watch(t)
@@ -87,7 +87,7 @@ func TestInstancesThatCannotBeReadAreSaidOnce(t *testing.T) {
 	})
 }
 
-func TestAnInstanceThatIsOnlyInTheWayIsSaid(t *testing.T) {
+func TestAnObstacleIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, "mig-static")
 		r.watch(t)
@@ -100,7 +100,7 @@ func TestAnInstanceThatIsOnlyInTheWayIsSaid(t *testing.T) {
 	})
 }
 
-func TestABoardThatIsNotAsPredictedIsSaidOnce(t *testing.T) {
+func TestABoardThatDiffersFromTheCatalogueIsLoggedOnce(t *testing.T) {
 	for what, change := range map[string]func(*gpu.GPU){
 		"profile 1g.10gb (ID 19) has MiB of memory 9728, predicted was 9984": func(g *gpu.GPU) {
 			g.Profiles = slices.Clone(g.Profiles)

@@ -11,7 +11,7 @@ import (
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
-func TestANodeWithoutAReadableGPUSaysWhy(t *testing.T) {
+func TestANodeWithoutAReadableGPUReportsWhy(t *testing.T) {
 	r := newRig(t, "p5.48xlarge")
 	r.discovers(nil, errors.New("GPU 0 is lost"), errors.New("GPU 1 timed out"))
 	_, err := r.start(t)
@@ -24,7 +24,7 @@ func TestANodeWithoutAReadableGPUSaysWhy(t *testing.T) {
 	fixture.Sentence(t, err, "none of the node's GPUs can be read (GPU 0 is lost; GPU 1 timed out)", "reset or replace them")
 }
 
-func TestANodeWithoutGPUsSaysSo(t *testing.T) {
+func TestANodeWithoutGPUsIsAnError(t *testing.T) {
 	r := newRig(t, "p5.48xlarge")
 	r.discovers(nil)
 	_, err := r.start(t)

@@ -119,7 +119,7 @@ func TestARefusedPolicyIsTriedAgain(t *testing.T) {
 }
 
 // The policy says what a fault means; without one, it keeps further claims away.
-func TestAPolicySaysWhatAFaultMeans(t *testing.T) {
+func TestAPolicyDecidesTheEffectOfAFault(t *testing.T) {
 	policies := apiserver.NewPolicies()
 	policies.Put(t, "p", "{shapes: {whole: {}}, health: [{condition: xid, effect: NoExecute}]}")
 	r := newRig(t, "g5.12xlarge", func(o *Options) { o.Policies = policies })

@@ -19,7 +19,7 @@ func reporting(t *testing.T, policies *apiserver.Policies) *report {
 	return r
 }
 
-func TestANodeSaysWhatItMadeOfItsPolicy(t *testing.T) {
+func TestANodeReportsTheVerdictOnItsPolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		policies := apiserver.NewPolicies()
 		r := reporting(t, policies)

@@ -46,7 +46,7 @@ type rig struct {
 	health   patients
 
 	mu sync.Mutex
-	// live tells that the machine itself is discovered.
+	// live: the machine itself is discovered.
 	live bool
 	// silent is a GPU that does not answer, nil for none.
 	silent *gpu.GPU
@@ -177,7 +177,7 @@ func (r *rig) WarnNode(reason, sentence string) {
 	r.warnings = append(r.warnings, reason+": "+sentence)
 }
 
-// warned is what was told of the node.
+// warned are the Events about the node.
 func (r *rig) warned() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -226,7 +226,7 @@ type patients struct {
 	records map[string]health.Record
 	missing map[string]error
 	seen    map[string]gpu.GPU
-	// repaired is what was told last.
+	// repaired are the last times.
 	repaired map[string]time.Time
 }
 

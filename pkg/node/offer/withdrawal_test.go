@@ -55,7 +55,7 @@ var (
 	}
 )
 
-func TestAShapeIsWithdrawnForAMinuteAndUntilNobodyHoldsIt(t *testing.T) {
+func TestAShapeIsWithdrawnForAMinuteAndWhileHeld(t *testing.T) {
 	o := newOfOne(t)
 	o.apply(0, wholeOnly)
 	o.expect(t, "0")
@@ -163,7 +163,7 @@ func TestAnUnknownShapeIsNotOfferedAsAWholeGPU(t *testing.T) {
 	}
 }
 
-// What the hardware cannot be any more is not published, whoever holds it.
+// A shape that the hardware no longer supports is not published, even if a claim holds it.
 func TestWhatIsHeldOfAGPUThatIsPartitionedIsNotPublished(t *testing.T) {
 	o := newOfOne(t)
 	o.gpus[0].MIG = gpu.MIGEnabled
@@ -199,7 +199,7 @@ func TestAGPUThatIsAwayKeepsItsHistory(t *testing.T) {
 	o.expect(t, "0-timeslice", "-0")
 }
 
-func TestIdentitiesTellParametersAndWithdrawalsApart(t *testing.T) {
+func TestIdentitiesDifferByParametersAndWithdrawals(t *testing.T) {
 	seen := map[string]bool{}
 	g := fixture.Node(t, "p5.48xlarge").GPUs[0]
 	for _, offer := range []desired{

@@ -84,7 +84,7 @@ func TestTheOldestConnectionMakesRoom(t *testing.T) {
 	}
 }
 
-func TestACheckRunsOnceForAllWhoAsk(t *testing.T) {
+func TestACheckRunsOnceForAllCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running, runs atomic.Int32
 		ill := errors.New("ill")

@@ -73,7 +73,7 @@ func (s *apiServer) writes() []string {
 	return verbs
 }
 
-// has tells what of the resources the API server does not have.
+// has returns an error unless the API server has exactly the resources.
 func (s *apiServer) has(t testing.TB, want resourceslice.DriverResources) error {
 	t.Helper()
 	if items := s.Slices(t); !matches(ptrs(items), want) {

@@ -45,7 +45,7 @@ func TestAPoolThatIsNoGPUs(t *testing.T) {
 }
 
 // A device with counters is not offered if the API server drops them.
-func TestWithoutCountersNothingIsGivenTwice(t *testing.T) {
+func TestWithoutCountersNoDeviceIsAllocatedTwice(t *testing.T) {
 	all := channels(t)
 	pool := all.Pools["channels"]
 	for i := range pool.Slices[0].Devices {

@@ -139,7 +139,7 @@ func TestFieldsThatTheAPIServerBeginsToDropAreLeftOut(t *testing.T) {
 }
 
 // Claims may have partitions of a GPU that would be published as if it were free.
-func TestSlicesStayAsTheyAreUntilTheAPIServerTellsWhatItKeeps(t *testing.T) {
+func TestSlicesStayUntilTheFeaturesAreKnown(t *testing.T) {
 	all := partitionable(t, 2)
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPIServer()
@@ -415,7 +415,7 @@ func TestTheAPIServerIsAwayAtFirst(t *testing.T) {
 
 // Two plugin versions with different devices must not fight at the API
 // server's speed: each update makes the scheduler look at all waiting pods.
-func TestSomebodyElseWritesTheSlices(t *testing.T) {
+func TestAnotherWriterOfTheSlices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api, want := newAPIServer(), resources(t, 8)
 		p := publishing(t, api, want)

@@ -9,9 +9,9 @@ import (
 )
 
 var (
-	utilization = describe(gpu.MetricUtilization, "Part of the last 15 seconds in which something ran on a device that a prepared claim holds, 0 to 1; absent where the device does not tell.")
-	memoryUsed  = describe(gpu.MetricMemoryUsed, "Memory that is taken of a device that a prepared claim holds; absent where the device does not tell.")
-	memoryTotal = describe(gpu.MetricMemoryTotal, "Memory of a device that a prepared claim holds; absent where the device does not tell.")
+	utilization = describe(gpu.MetricUtilization, "Part of the last 15 seconds in which something ran on a device that a prepared claim holds, 0 to 1; absent if the device does not report it.")
+	memoryUsed  = describe(gpu.MetricMemoryUsed, "Memory that is taken of a device that a prepared claim holds; absent if the device does not report it.")
+	memoryTotal = describe(gpu.MetricMemoryTotal, "Memory of a device that a prepared claim holds; absent if the device does not report it.")
 	lastSample  = describe(gpu.MetricSampled, "When a device that a prepared claim holds was sampled last, in seconds since 1970.")
 )
 
