@@ -59,21 +59,6 @@ type Profile struct {
 	Unverified []string `json:"unverified,omitempty"`
 }
 
-// Placement is a position of a GPU instance: memory units [Start, Start+Size).
-type Placement struct {
-	Start int
-	Size  int
-}
-
-// Placements returns the legal placements of the profile, ascending by start.
-func (p Profile) Placements() []Placement {
-	placements := make([]Placement, 0, len(p.Starts))
-	for _, start := range p.Starts {
-		placements = append(placements, Placement{Start: start, Size: p.Size})
-	}
-	return placements
-}
-
 // GPU is the profile as NVML would list it on a node.
 func (p Profile) GPU() gpu.Profile {
 	return gpu.Profile{

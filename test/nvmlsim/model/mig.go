@@ -73,8 +73,8 @@ func (d *device) GetGpuInstancePossiblePlacements(info *nvml.GpuInstanceProfileI
 		return nil, ret
 	}
 	placements := make([]nvml.GpuInstancePlacement, 0, len(p.Starts))
-	for _, pl := range p.Placements() {
-		placements = append(placements, nvml.GpuInstancePlacement{Start: uint32(pl.Start), Size: uint32(pl.Size)})
+	for _, start := range p.Starts {
+		placements = append(placements, nvml.GpuInstancePlacement{Start: uint32(start), Size: uint32(p.Size)})
 	}
 	return placements, nvml.SUCCESS
 }
