@@ -6,6 +6,7 @@ func TestPolicyIsCheckedAgainstAGPU(t *testing.T) {
 	hopper := GPU{ProductName: "NVIDIA H100 80GB HBM3", ComputeCapability: "9.0"}
 	blackwell := GPU{ProductName: "NVIDIA GB300", ComputeCapability: "10.3"}
 	pascal := GPU{ProductName: "Tesla P40", ComputeCapability: "6.1"}
+	volta := GPU{ProductName: "Tesla V100-SXM2-16GB", ComputeCapability: "7.0"}
 	unknown := GPU{ProductName: "Graphics Device"}
 	slicing := func(replicas int, interval Interval) *TimeSlicing {
 		return &TimeSlicing{Replicas: replicas, Interval: interval}
@@ -28,8 +29,9 @@ func TestPolicyIsCheckedAgainstAGPU(t *testing.T) {
 			"timeSlice: interval is Short, but a Tesla P40 (compute capability 6.1) has none that could be set: use Default, or keep the policy from this GPU"},
 		"an old GPU at its own interval":           {Policy{TimeSlicing: slicing(2, DefaultInterval)}, pascal, ""},
 		"a GPU with an unknown compute capability": {Policy{TimeSlicing: slicing(2, ShortInterval), MPS: &MPS{Clients: 2}}, unknown, ""},
-		"one client":       {Policy{MPS: &MPS{Clients: 1}}, hopper, "mps: clients is 1: choose 2 to 48"},
-		"too many clients": {Policy{MPS: &MPS{Clients: 49}}, hopper, "mps: clients is 49: choose 2 to 48"},
+		"the first GPU with both":                  {Policy{TimeSlicing: slicing(2, ShortInterval), MPS: &MPS{Clients: 2}}, volta, ""},
+		"one client":                               {Policy{MPS: &MPS{Clients: 1}}, hopper, "mps: clients is 1: choose 2 to 48"},
+		"too many clients":                         {Policy{MPS: &MPS{Clients: 49}}, hopper, "mps: clients is 49: choose 2 to 48"},
 		"an old GPU with MPS": {Policy{MPS: &MPS{Clients: 2}}, pascal,
 			"mps: a Tesla P40 (compute capability 6.1) cannot limit the clients of MPS: keep the policy from this GPU"},
 		"partitions in shares": {Policy{SharedProfiles: shared(TimeSlicing{Replicas: 2, Interval: DefaultInterval})}, hopper, ""},

@@ -86,6 +86,12 @@ func TestFaultsThatAreSeen(t *testing.T) {
 			func(_ *testing.T, r *rig) { r.options.Directories = []string{r.dir + "/none"} },
 			"directories", Warning, []string{"/none does not exist"},
 		},
+		"a directory that cannot be written": {
+			func(t *testing.T, r *rig) {
+				must(t, os.WriteFile(r.dir+"/file", nil, 0o600))
+				r.options.Directories = []string{r.dir + "/file/below"}
+			}, "directories", Failed, []string{"cannot be written"},
+		},
 		"no node of UVM": {
 			func(_ *testing.T, r *rig) { r.edits.nodes = r.edits.nodes[:1] },
 			"device nodes", Failed, []string{"/dev/nvidia-uvm is missing", "nvidia-modprobe"},
@@ -270,12 +276,4 @@ func TestAMutationThatFailsIsUndone(t *testing.T) {
 	expect(t, report, "time-slice", Skipped, "unsupported")
 	expect(t, report, "MPS", Skipped, "no MPS supervisor")
 	r.untouched(t)
-}
-
-func TestADirectoryThatCannotBeWritten(t *testing.T) {
-	r := newRig(t, "g6.xlarge")
-	file := r.dir + "/file"
-	must(t, os.WriteFile(file, nil, 0o600))
-	r.options.Directories = []string{file + "/below"}
-	expect(t, r.look(t), "directories", Failed, "cannot be written")
 }
