@@ -21,9 +21,7 @@ func TestAFaultIsReportedEverywhere(t *testing.T) {
 	one := fixture.Claim("one", fixture.Result("a", "gpu-3"))
 	api, h := apiserver.New(one), newHardware(t)
 	o := options(t, api, h)
-	d, _ := run(t, o)
-	k := register(t, o)
-	fixture.Eventually(t, "readiness", d.Ready)
+	d, k, _ := serving(t, o)
 	k.prepared(one)
 
 	reports := make(chan kubeletplugin.DeviceHealthReport)

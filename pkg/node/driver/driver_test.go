@@ -204,6 +204,15 @@ func register(t testing.TB, o Options) kubelet {
 	return kubelet{t, dial(t, info.GetEndpoint())}
 }
 
+// serving runs a driver until kubelet has registered it and it is ready.
+func serving(t testing.TB, o Options, changes ...func(*Driver)) (*Driver, kubelet, func()) {
+	t.Helper()
+	d, stop := run(t, o, changes...)
+	k := register(t, o)
+	fixture.Eventually(t, "readiness", d.Ready)
+	return d, k, stop
+}
+
 func reference(claim *resourceapi.ResourceClaim) *drapb.Claim {
 	return &drapb.Claim{Namespace: claim.Namespace, Name: claim.Name, Uid: string(claim.UID)}
 }
@@ -367,9 +376,7 @@ func TestTwoProcessesOfOneNode(t *testing.T) {
 	api, h := apiserver.New(claim), newHardware(t)
 	o := options(t, api, h)
 	o.PodUID = "old"
-	old, stopOld := run(t, o)
-	k := register(t, o)
-	fixture.Eventually(t, "readiness", old.Ready)
+	_, k, stopOld := serving(t, o)
 	first := k.prepared(claim)
 	o.PodUID = "new"
 	before, err := filepath.Glob(filepath.Join(o.RegistrarDir, "*.sock"))

@@ -26,9 +26,7 @@ func TestAStartOnAFullDisk(t *testing.T) {
 	api = apiserver.New(going, coming) // without slices
 	o.Client = api
 	sockets := fixture.FillDisk(t, disk)
-	d, _ := run(t, o, func(*Driver) { sockets() })
-	k := register(t, o)
-	fixture.Eventually(t, "readiness", d.Ready)
+	_, k, _ := serving(t, o, func(*Driver) { sockets() })
 	if got := len(api.Slices(t)); got != sliceCount {
 		t.Errorf("got %d slices", got)
 	}

@@ -48,9 +48,7 @@ func TestAPolicyIsFollowedWithoutARestart(t *testing.T) {
 	policies.Put(t, "default", "{priority: -1000, shapes: {whole: {}, timeSlice: {replicas: 4}}}")
 	o := options(t, api, newHardware(t))
 	o.Policies = policies
-	d, _ := run(t, o)
-	k := register(t, o)
-	fixture.Eventually(t, "readiness", d.Ready)
+	_, k, _ := serving(t, o)
 	eventually(t, api, "gpu-0", "gpu-0-timeslice")
 	k.prepared(claim)
 

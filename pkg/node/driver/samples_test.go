@@ -74,9 +74,7 @@ func TestDevicesAreSampledWhileClaimsHoldThem(t *testing.T) {
 	}
 	use(0, nil, 80, 20e9)
 	o := options(t, apiserver.New(claim, admin), h)
-	d, stop := run(t, o)
-	k := register(t, o)
-	fixture.Eventually(t, "readiness", d.Ready)
+	d, k, stop := serving(t, o)
 	for _, claim := range []*resourceapi.ResourceClaim{claim, admin} {
 		k.prepared(claim)
 	}
@@ -126,9 +124,7 @@ func TestUnsampledDevicesAreNotAsked(t *testing.T) {
 	h := newHardware(t)
 	o := options(t, apiserver.New(claim), h)
 	o.Unsampled = true
-	d, stop := run(t, o)
-	k := register(t, o)
-	fixture.Eventually(t, "readiness", d.Ready)
+	_, k, stop := serving(t, o)
 	k.prepared(claim)
 	stop() // which waits for questions under way
 	state, err := h.machine.State()

@@ -41,9 +41,7 @@ func TestTheStatusHasThePartitions(t *testing.T) {
 	api, h := apiserver.New(one, whole), newHardware(t)
 	api.Fail("patch", "resourceclaims", 1)
 	o := options(t, api, h)
-	d, stop := run(t, o)
-	k := register(t, o)
-	fixture.Eventually(t, "readiness", d.Ready)
+	_, k, stop := serving(t, o)
 	k.prepared(one)
 	k.prepared(whole)
 	var want []string

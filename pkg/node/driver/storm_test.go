@@ -44,9 +44,7 @@ func newWard(t testing.TB) *ward {
 	}
 	w.api = apiserver.New(objects...)
 	o := options(t, w.api, w.h)
-	w.d, _ = run(t, o)
-	w.k = register(t, o)
-	fixture.Eventually(t, "readiness", w.d.Ready)
+	w.d, w.k, _ = serving(t, o)
 	return w
 }
 

@@ -26,9 +26,7 @@ func TestAClaimIsTraced(t *testing.T) {
 	bad := fixture.Claim("bad", fixture.Result("a", "gpu-99"))
 	api, h := apiserver.New(claim, bad), newHardware(t)
 	o := options(t, api, h)
-	d, stop := run(t, o)
-	k := register(t, o)
-	fixture.Eventually(t, "readiness", d.Ready)
+	_, k, stop := serving(t, o)
 
 	const trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", "00-"+trace+"-"+parent+"-01")

@@ -14,12 +14,8 @@ func install(t *testing.T, files ...string) (root string) {
 	t.Helper()
 	root = t.TempDir()
 	for _, file := range files {
-		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(file)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(root, file), nil, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Join(root, filepath.Dir(file)), 0o755))
+		must(t, os.WriteFile(filepath.Join(root, file), nil, 0o755))
 	}
 	return root
 }
@@ -56,9 +52,7 @@ func TestProgramsFindTheDriversLibrariesAndNoOthers(t *testing.T) {
 	root := install(t, lib+"libnvidia-ml.so.1", lib+"libcuda.so.1", lib+"libcuda.so.580.1", lib+"libnvidia-ptxjitcompiler.so.1", lib+"libc.so.6", lib+"libcudart.so.12")
 	links := filepath.Join(t.TempDir(), "links")
 	environment, err := NewTools(root, links).Environment()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got := variable(environment, "LD_LIBRARY_PATH"); !slices.Equal(got, []string{links}) {
 		t.Errorf("LD_LIBRARY_PATH is %q", got)
 	}
@@ -74,9 +68,7 @@ func TestProgramsFindTheDriversLibrariesAndNoOthers(t *testing.T) {
 func expectLinks(t *testing.T, links string, want ...string) {
 	t.Helper()
 	entries, err := os.ReadDir(links)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var got []string
 	for _, entry := range entries {
 		got = append(got, entry.Name())
@@ -99,12 +91,8 @@ func TestLinksFollowTheDriver(t *testing.T) {
 		}
 	}
 	look()
-	if err := os.Rename(filepath.Join(root, "usr/lib64/libcuda.so.570"), filepath.Join(root, "usr/lib64/libcuda.so.580")); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(os.Remove(filepath.Join(links, "libcuda.so.1")), os.Symlink("/elsewhere", filepath.Join(links, "libcuda.so.1"))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(filepath.Join(root, "usr/lib64/libcuda.so.570"), filepath.Join(root, "usr/lib64/libcuda.so.580")))
+	must(t, errors.Join(os.Remove(filepath.Join(links, "libcuda.so.1")), os.Symlink("/elsewhere", filepath.Join(links, "libcuda.so.1"))))
 	look()
 	expectLinks(t, links, "libcuda.so.1", "libcuda.so.580", "libnvidia-ml.so.1")
 }
@@ -149,9 +137,7 @@ func TestOutputKeepsTheEnd(t *testing.T) {
 func TestAbsoluteLinksAreOfTheRoot(t *testing.T) {
 	root := t.TempDir()
 	for _, dir := range []string{"usr/bin", "etc/alternatives", "usr/lib/nvidia/current", "opt"} {
-		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
 	}
 	file := filepath.Join(root, "usr/lib/nvidia/current/nvidia-smi")
 	if err := errors.Join(
@@ -170,5 +156,12 @@ func TestAbsoluteLinksAreOfTheRoot(t *testing.T) {
 		if got, found := Program(root, name); got != want || found != (want != "") {
 			t.Errorf("%s: got %q, %v, want %q", name, got, found, want)
 		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

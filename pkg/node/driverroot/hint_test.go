@@ -12,9 +12,7 @@ func TestHint(t *testing.T) {
 	loaded := install(t, kernelVersion)
 	none := t.TempDir()
 	link := filepath.Join(t.TempDir(), "driver")
-	if err := os.Symlink("/opt/driver-580", link); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink("/opt/driver-580", link))
 	for name, tc := range map[string]struct {
 		host, local, proc string
 		want              []string // none: there is nothing to say
