@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/component-base/metrics"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
@@ -59,6 +60,20 @@ func TestDevicesAreAmongTheMetrics(t *testing.T) {
 	for range 2 {
 		if err := <-done; err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+func TestPortsThatAreServed(t *testing.T) {
+	for port, want := range map[int]bool{-1: false, 0: true} {
+		var group errgroup.Group
+		served := false
+		must(t, startServer(t.Context(), &group, "nothing", "port", port, func(_ context.Context, listener net.Listener) error {
+			served = true
+			return listener.Close()
+		}))
+		if err := group.Wait(); err != nil || served != want {
+			t.Errorf("port %d is served: %t, %v; want %t", port, served, err, want)
 		}
 	}
 }

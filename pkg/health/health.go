@@ -38,7 +38,7 @@ var Conditions = []Condition{XID, Lost, Recovery, Memory, Fabric, Unresponsive}
 // Severity is the effect of a fault on claims.
 type Severity int
 
-// Severities. The zero value is that of a device without faults.
+// Severities. The zero value is for a device without faults.
 const (
 	// OK is a device that works.
 	OK Severity = iota
@@ -54,7 +54,7 @@ var severities = map[Severity]string{OK: "ok", Degraded: "degraded", Drain: "dra
 
 func (s Severity) String() string { return severities[s] }
 
-// Action is what the driver requires before a GPU works as it should: field 230 of NVML, in drivers
+// Action is the recovery action that the driver requires for a GPU: field 230 of NVML, in drivers
 // from R565 on.
 type Action int
 
@@ -129,7 +129,7 @@ const (
 // Reach is whether a GPU answers.
 type Reach int
 
-// Reaches. The zero value is that of a GPU that was not asked yet.
+// Reaches. The zero value is for a GPU that was not polled yet.
 const (
 	Unasked Reach = iota
 	// Answers is a GPU whose Level was read.

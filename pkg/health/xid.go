@@ -5,10 +5,10 @@ import (
 	"strconv"
 )
 
-// Class says what causes an XID and what ends it.
+// Class is the cause of an XID and its remedy.
 type Class int
 
-// Classes. The zero value is that of an XID that the table does not have.
+// Classes. The zero value is for an XID that the table does not list.
 const (
 	Unlisted Class = iota
 	// Application is an error of the workload; the GPU continues.
@@ -43,7 +43,7 @@ type xid struct {
 // with the Xid Catalog", column "Immediate Action"): RESTART_APP is Application, IGNORE is
 // Informative, RESET_GPU is NeedsReset. Where the catalog prescribes a workflow (48, 74,
 // 144-150), the outcome that protects claims is taken. It only decides if the driver does not
-// say what has to be done, see Action and linkedSince.
+// judge the XID, see Action and linkedSince.
 var xids = map[uint64]xid{
 	8:   {Application, "the GPU stopped processing"},
 	11:  {Application, "invalid or corrupted push buffer stream"},

@@ -10,7 +10,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/journal"
 )
 
-// claimants remembers what records lack of the claims that the plugin has read. It reads no claims
+// claimants remembers the facts about claims that records lack, such as their pods. It reads no claims
 // itself: Prepare and Reconcile read them.
 type claimants struct {
 	mu    sync.Mutex

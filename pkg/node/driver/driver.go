@@ -208,7 +208,7 @@ func (d *Driver) checkMPS() error {
 	return nil
 }
 
-// maxSocketPath is what fits sun_path of sockaddr_un with its final NUL (unix(7)).
+// maxSocketPath is the length of sun_path of sockaddr_un without its final NUL (unix(7)).
 const maxSocketPath = 107
 
 // checkPaths refuses paths that kubelet cannot reach.

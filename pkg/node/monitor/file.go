@@ -21,7 +21,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/node/atomicfile"
 )
 
-// maxFile bounds what is read of the file, in bytes.
+// maxFile bounds the size of the file, in bytes.
 const maxFile = 1 << 20
 
 // file is the persistent state.
@@ -53,7 +53,7 @@ func (m *Monitor) Load(ctx context.Context) {
 			switch {
 			case kept.BootID != m.BootID:
 				record.Faults[i].Unconfirmed = false
-			case !fault.Unconfirmed: // else Last is when the error came, which a repair has to be later than
+			case !fault.Unconfirmed: // else a repair must be later than Last, when the error came
 				record.Faults[i].Last = time.Now().UTC().Truncate(time.Second)
 			}
 		}
@@ -113,7 +113,7 @@ func (m *Monitor) save(ctx context.Context) (changed bool) {
 	return changed
 }
 
-// merge adopts what another process has written, and reports whether that has other faults. The caller
+// merge adopts the records of another process, and reports whether they have other faults. The caller
 // holds mu.
 func (m *Monitor) merge(written map[string]health.Record) (changed bool) {
 	for uuid, theirs := range written {

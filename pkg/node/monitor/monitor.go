@@ -50,7 +50,7 @@ const (
 // listenAgain are the pauses after the driver refused events.
 var listenAgain = wait.Backoff{Duration: time.Second, Factor: 2, Cap: time.Minute, Steps: math.MaxInt}
 
-// GPUs are those of an open NVIDIA driver.
+// GPUs polls the GPUs of an open NVIDIA driver.
 type GPUs interface {
 	// Health polls a GPU. It returns nvml.ErrGPULost or nvml.ErrSilent if the GPU is lost or does not
 	// answer.
@@ -97,7 +97,7 @@ type Monitor struct {
 
 	mu   sync.Mutex
 	gpus map[string]*patient
-	// records are those of all GPUs that have or had faults, by UUID.
+	// records are of all GPUs that have or had faults, by UUID.
 	records map[string]health.Record
 	// filed are the faults that this process has read or written, including those that it has ended, by
 	// UUID.

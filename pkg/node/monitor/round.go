@@ -228,7 +228,7 @@ func (m *Monitor) facts(uuid string, level health.Level, err error) health.Facts
 	case errors.Is(err, nvml.ErrGPULost) || m.failedTooOften(uuid):
 		return m.take(uuid, health.Facts{Reach: health.Gone, Why: err.Error()})
 	}
-	return health.Facts{} // what has been reported is judged when the GPU says how it is
+	return health.Facts{} // events are judged when the GPU answers
 }
 
 func (m *Monitor) failedTooOften(uuid string) bool {

@@ -1,5 +1,5 @@
-// Package offer decides what a node offers of its GPUs, and keeps that up to date: it discovers GPUs,
-// excludes what was made for claims, applies GPUPolicies, and withdraws what they no longer offer. It
+// Package offer decides which devices a node offers, and keeps them up to date: it discovers GPUs,
+// excludes instances made for claims, applies GPUPolicies, and withdraws shapes that they drop. It
 // never writes slices and never changes a GPU.
 package offer
 
@@ -39,7 +39,7 @@ const lookInterval = 10 * time.Second
 type GPUs interface {
 	// Discover reads the GPUs. It reports unreadable ones in unreadable and leaves them out.
 	Discover() (node gpu.Node, unreadable []error, err error)
-	// Refresh reads what changes of discovered GPUs while the driver is loaded: MIG mode, instances and
+	// Refresh reads the changing facts of discovered GPUs while the driver is loaded: MIG mode, instances and
 	// NVLinks. It returns unreadable GPUs unchanged. After nvml.ErrGPULost, nvml.ErrSilent and
 	// nvml.ErrGPUsChanged, call Discover.
 	Refresh(gpus []gpu.GPU) ([]gpu.GPU, error)
@@ -177,7 +177,7 @@ func New(options Options) *Offer {
 	return o
 }
 
-// Run follows the policies and reports what the node makes of them, until ctx ends.
+// Run follows the policies and reports the node's verdict on them, until ctx ends.
 func (o *Offer) Run(ctx context.Context) error {
 	if o.Policies == nil {
 		return nil

@@ -40,7 +40,7 @@ func onlyDeciding(object any) (any, error) {
 
 func (v *policyView) policyChanged(before, after any) {
 	v.mu.Lock()
-	v.none, v.reported = false, "" // there are some
+	v.none, v.reported = false, "" // the API server has policies
 	v.mu.Unlock()
 	old, was := before.(*v1alpha1.GPUPolicy)
 	now, is := after.(*v1alpha1.GPUPolicy)

@@ -18,7 +18,7 @@ import (
 // before it saw the taint, and kubelet calls Prepare later.
 const withdrawalTime = time.Minute
 
-// history is what was offered of a node's GPUs, by UUID. The zero value is for a process that has
+// history has the policies of a node's GPUs, by UUID. The zero value is for a process that has
 // offered nothing yet.
 type history struct {
 	current map[string]gpu.Policy
@@ -31,10 +31,10 @@ type replaced struct {
 	until  time.Time
 }
 
-// desired is what a node should publish.
+// desired are the shapes and taints that a node should publish.
 type desired struct {
 	shapes []gpu.Shape
-	// taints are those of shapes that get no further claims.
+	// taints keep further claims from shapes.
 	taints slice.Taints
 	// passing: some shapes are offered only because claims hold them.
 	passing bool
