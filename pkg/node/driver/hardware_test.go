@@ -85,3 +85,14 @@ func TestADriverWithoutGPUsIsClosedAgain(t *testing.T) {
 		t.Errorf("opened %d times, closed %d times", h.opened, h.closed)
 	}
 }
+
+// Claims that share a GPU by MPS need the node's supervisor.
+func TestTheSupervisorIsAmongTheTools(t *testing.T) {
+	o := options(t, apiserver.New(), newHardware(t))
+	o.MPSRoot = t.TempDir()
+	d := newDriver(t, o)
+	must(t, d.openHardware(t.Context()))
+	if d.hardware.Tools.Daemons != d.daemons {
+		t.Errorf("the daemons are %v, want %v", d.hardware.Tools.Daemons, d.daemons)
+	}
+}
