@@ -3,6 +3,7 @@ package offer
 import (
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -87,12 +88,17 @@ func TestNothingIsPublishedBeforePoliciesAreKnown(t *testing.T) {
 // A refused policy changes nothing. What it lacks may be installed at any time, on nodes without MIG, too.
 func TestARefusedPolicyIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		missing := errors.New("nvidia-cuda-mps-control is not there")
+		var installed atomic.Bool
 		policies := apiserver.NewPolicies()
 		policies.Put(t, "p", "{shapes: {whole: {}, timeSlice: {replicas: 4}}}")
 		r := newRig(t, "g5.12xlarge", func(o *Options) {
 			o.Policies = policies
-			o.CheckMPS = func() error { return missing }
+			o.CheckMPS = func() error {
+				if installed.Load() {
+					return nil
+				}
+				return errors.New("nvidia-cuda-mps-control is not there")
+			}
 		})
 		r.follow(t)
 		r.watch(t)
@@ -110,7 +116,7 @@ func TestARefusedPolicyIsTriedAgain(t *testing.T) {
 		if got, want := *policies.Node(fixture.NodeName).Policy, (v1alpha1.NodePolicy{Name: "p", UID: "uid-p", ObservedGeneration: 2, Message: refusal}); got != want {
 			t.Errorf("the GPUNode has %+v, want %+v", got, want)
 		}
-		missing = nil
+		installed.Store(true)
 		after(lookInterval)
 		if !slices.Contains(r.offered(), "gpu-0-mps") {
 			t.Errorf("got %v, without what can be done now", r.offered())
