@@ -6,50 +6,23 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"reflect"
 	"time"
 
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
-// controlRequest is one control call as JSON in a frame: exactly one field is
-// set. The answer is a controlReply.
+// controlRequest is one control call as JSON in a frame: a method of model.Control and its
+// arguments. The answer is a controlReply.
 type controlRequest struct {
-	Inject     *model.Event        `json:"inject,omitempty"`
-	Lose       *int                `json:"lose,omitempty"`
-	Return     *int                `json:"return,omitempty"`
-	Attach     *int                `json:"attach,omitempty"`
-	Detach     *int                `json:"detach,omitempty"`
-	Driver     *model.Driver       `json:"driver,omitempty"`
-	Fabric     *model.Fabric       `json:"fabric,omitempty"`
-	Condition  *conditionRequest   `json:"condition,omitempty"`
-	SetLatency *model.LatencyState `json:"setLatency,omitempty"`
-	Stall      *time.Duration      `json:"stall,omitempty"`
-	Fail       *model.Failure      `json:"fail,omitempty"`
-	Clear      *struct{}           `json:"clear,omitempty"`
-	MIG        *migRequest         `json:"mig,omitempty"`
-	Use        *useRequest         `json:"use,omitempty"`
-	Reset      *int                `json:"reset,omitempty"`
-	Reboot     *struct{}           `json:"reboot,omitempty"`
-	State      *struct{}           `json:"state,omitempty"`
+	Method    string            `json:"method"`
+	Arguments []json.RawMessage `json:"arguments,omitempty"`
 }
 
-// conditionRequest is what a GPU is to say of its health.
-type conditionRequest struct {
-	GPU       int             `json:"gpu"`
-	Condition model.Condition `json:"condition"`
-}
-
-// useRequest is the use of a GPU, or of one of its GPU instances.
-type useRequest struct {
-	GPU      int       `json:"gpu"`
-	Instance *int      `json:"instance,omitempty"`
-	Use      model.Use `json:"use"`
-}
-
+// controlReply has the method's result, if it has one beside the error.
 type controlReply struct {
-	Error    string               `json:"error,omitempty"`
-	State    *model.State         `json:"state,omitempty"`
-	Instance *model.InstanceState `json:"instance,omitempty"`
+	Error  string          `json:"error,omitempty"`
+	Result json.RawMessage `json:"result,omitempty"`
 }
 
 func serveControl(conn net.Conn, control model.Control) error {
@@ -59,9 +32,7 @@ func serveControl(conn net.Conn, control model.Control) error {
 			return err
 		}
 		var reply controlReply
-		if request, err := decodeControl(frame); err != nil {
-			reply.Error = err.Error()
-		} else if reply, err = request.carryOut(control); err != nil {
+		if reply.Result, err = carryOut(frame, control); err != nil {
 			reply.Error = err.Error()
 		}
 		raw, err := json.Marshal(reply)
@@ -74,63 +45,36 @@ func serveControl(conn net.Conn, control model.Control) error {
 	}
 }
 
-func decodeControl(frame []byte) (controlRequest, error) {
+// carryOut calls the method that the frame names and returns its result. The last result of
+// every method of model.Control is an error.
+func carryOut(frame []byte, control model.Control) (json.RawMessage, error) {
 	var request controlRequest
-	decoder := json.NewDecoder(bytes.NewReader(frame))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&request); err != nil {
-		return controlRequest{}, fmt.Errorf("the control call cannot be read: %w", err)
+	if err := json.Unmarshal(frame, &request); err != nil {
+		return nil, fmt.Errorf("read the control call: %w", err)
 	}
-	if decoder.More() {
-		return controlRequest{}, errors.New("the control call is followed by more than it should be")
+	method, known := reflect.TypeFor[model.Control]().MethodByName(request.Method)
+	if !known || method.Type.NumIn() != len(request.Arguments) {
+		return nil, fmt.Errorf("the simulator has no control call %q with %d arguments", request.Method, len(request.Arguments))
 	}
-	return request, nil
-}
-
-func (r controlRequest) carryOut(control model.Control) (reply controlReply, err error) {
-	switch {
-	case r.Inject != nil:
-		err = control.Inject(*r.Inject)
-	case r.Lose != nil:
-		err = control.Lose(*r.Lose)
-	case r.Return != nil:
-		err = control.Return(*r.Return)
-	case r.Attach != nil:
-		err = control.Attach(*r.Attach)
-	case r.Detach != nil:
-		err = control.Detach(*r.Detach)
-	case r.Driver != nil:
-		err = control.SetDriver(*r.Driver)
-	case r.Fabric != nil:
-		err = control.SetFabric(*r.Fabric)
-	case r.Condition != nil:
-		err = control.SetCondition(r.Condition.GPU, r.Condition.Condition)
-	case r.SetLatency != nil && r.SetLatency.After:
-		err = control.SetLatencyAfter(r.SetLatency.Function, r.SetLatency.Latency)
-	case r.SetLatency != nil:
-		err = control.SetLatency(r.SetLatency.Function, r.SetLatency.Latency)
-	case r.Stall != nil:
-		err = control.Stall(*r.Stall)
-	case r.Fail != nil:
-		err = control.Fail(*r.Fail)
-	case r.Clear != nil:
-		err = control.Clear()
-	case r.MIG != nil:
-		reply.Instance, err = r.MIG.carryOut(control)
-	case r.Use != nil:
-		err = control.SetUse(r.Use.GPU, r.Use.Instance, r.Use.Use)
-	case r.Reset != nil:
-		err = control.Reset(*r.Reset)
-	case r.Reboot != nil:
-		err = control.Reboot()
-	case r.State != nil:
-		var state model.State
-		state, err = control.State()
-		reply.State = &state
-	default:
-		err = errors.New("the control call asks for nothing")
+	arguments := make([]reflect.Value, len(request.Arguments))
+	for i, raw := range request.Arguments {
+		argument := reflect.New(method.Type.In(i))
+		decoder := json.NewDecoder(bytes.NewReader(raw))
+		decoder.DisallowUnknownFields()
+		if err := decoder.Decode(argument.Interface()); err != nil {
+			return nil, fmt.Errorf("read argument %d of the control call %s: %w", i, request.Method, err)
+		}
+		arguments[i] = argument.Elem()
 	}
-	return reply, err
+	results := reflect.ValueOf(control).MethodByName(request.Method).Call(arguments)
+	last := len(results) - 1
+	if err, failed := results[last].Interface().(error); failed {
+		return nil, err
+	}
+	if last == 0 {
+		return nil, nil
+	}
+	return json.Marshal(results[0].Interface())
 }
 
 // Client is the control client of a daemon. It implements model.Control and
@@ -146,102 +90,143 @@ var _ model.Control = Client{}
 // it waited for in vain.
 const controlTimeout = model.ControlPatience + 5*time.Second
 
-func (c Client) call(request controlRequest) (controlReply, error) {
-	conn, err := net.Dial("unix", c.Socket)
-	if err != nil {
-		return controlReply{}, fmt.Errorf("no simulator answers on %s: start it with nvml-sim serve, or name its socket: %w", c.Socket, err)
-	}
-	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(controlTimeout)); err != nil {
-		return controlReply{}, err
+// call carries out a method and reads its result into result, which is nil for a method
+// without one.
+func (c Client) call(result any, method string, arguments ...any) error {
+	request := controlRequest{Method: method}
+	for _, argument := range arguments {
+		raw, err := json.Marshal(argument)
+		if err != nil {
+			return fmt.Errorf("encode the control call: %w", err)
+		}
+		request.Arguments = append(request.Arguments, raw)
 	}
 	raw, err := json.Marshal(request)
 	if err != nil {
-		return controlReply{}, fmt.Errorf("encode the control call: %w", err)
+		return fmt.Errorf("encode the control call: %w", err)
+	}
+	answer, err := c.exchange(raw)
+	if err != nil {
+		return err
+	}
+	var reply controlReply
+	if err := json.Unmarshal(answer, &reply); err != nil {
+		return fmt.Errorf("read the simulator's answer: %w", err)
+	}
+	if reply.Error != "" {
+		return errors.New(reply.Error)
+	}
+	if result == nil {
+		return nil
+	}
+	if err := json.Unmarshal(reply.Result, result); err != nil {
+		return fmt.Errorf("read the simulator's answer to %s: %w", method, err)
+	}
+	return nil
+}
+
+// exchange sends a frame and returns the one that answers it.
+func (c Client) exchange(frame []byte) ([]byte, error) {
+	conn, err := net.Dial("unix", c.Socket)
+	if err != nil {
+		return nil, fmt.Errorf("no simulator answers on %s: start it with nvml-sim serve, or name its socket: %w", c.Socket, err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(controlTimeout)); err != nil {
+		return nil, err
 	}
 	var answer []byte
 	if err = writeFrame(conn, []byte(controlMagic)); err == nil {
-		if err = writeFrame(conn, raw); err == nil {
+		if err = writeFrame(conn, frame); err == nil {
 			answer, err = readFrame(conn)
 		}
 	}
 	if err != nil {
-		return controlReply{}, fmt.Errorf("the simulator on %s did not answer the control call; "+
+		return nil, fmt.Errorf("the simulator on %s did not answer the control call; "+
 			"it takes them on its own socket only, not on the one for containers: %w", c.Socket, err)
 	}
-	var reply controlReply
-	if err := json.Unmarshal(answer, &reply); err != nil {
-		return controlReply{}, fmt.Errorf("the simulator's answer cannot be read: %w", err)
-	}
-	if reply.Error != "" {
-		return controlReply{}, errors.New(reply.Error)
-	}
-	return reply, nil
+	return answer, nil
 }
 
 // Inject implements model.Control.
-func (c Client) Inject(e model.Event) error { return c.do(controlRequest{Inject: &e}) }
+func (c Client) Inject(e model.Event) error { return c.call(nil, "Inject", e) }
 
 // Lose implements model.Control.
-func (c Client) Lose(gpu int) error { return c.do(controlRequest{Lose: &gpu}) }
+func (c Client) Lose(gpu int) error { return c.call(nil, "Lose", gpu) }
 
 // Return implements model.Control.
-func (c Client) Return(gpu int) error { return c.do(controlRequest{Return: &gpu}) }
+func (c Client) Return(gpu int) error { return c.call(nil, "Return", gpu) }
 
 // Attach implements model.Control.
-func (c Client) Attach(gpu int) error { return c.do(controlRequest{Attach: &gpu}) }
+func (c Client) Attach(gpu int) error { return c.call(nil, "Attach", gpu) }
 
 // Detach implements model.Control.
-func (c Client) Detach(gpu int) error { return c.do(controlRequest{Detach: &gpu}) }
+func (c Client) Detach(gpu int) error { return c.call(nil, "Detach", gpu) }
 
 // SetDriver implements model.Control.
-func (c Client) SetDriver(change model.Driver) error { return c.do(controlRequest{Driver: &change}) }
+func (c Client) SetDriver(change model.Driver) error { return c.call(nil, "SetDriver", change) }
 
 // SetFabric implements model.Control.
-func (c Client) SetFabric(state model.Fabric) error { return c.do(controlRequest{Fabric: &state}) }
+func (c Client) SetFabric(state model.Fabric) error { return c.call(nil, "SetFabric", state) }
 
 // SetCondition implements model.Control.
 func (c Client) SetCondition(gpu int, condition model.Condition) error {
-	return c.do(controlRequest{Condition: &conditionRequest{GPU: gpu, Condition: condition}})
+	return c.call(nil, "SetCondition", gpu, condition)
 }
 
 // SetLatency implements model.Control.
 func (c Client) SetLatency(function string, latency time.Duration) error {
-	return c.do(controlRequest{SetLatency: &model.LatencyState{Function: function, Latency: latency}})
+	return c.call(nil, "SetLatency", function, latency)
 }
 
 // SetLatencyAfter implements model.Control.
 func (c Client) SetLatencyAfter(function string, latency time.Duration) error {
-	return c.do(controlRequest{SetLatency: &model.LatencyState{Function: function, Latency: latency, After: true}})
+	return c.call(nil, "SetLatencyAfter", function, latency)
 }
 
 // Stall implements model.Control.
-func (c Client) Stall(duration time.Duration) error { return c.do(controlRequest{Stall: &duration}) }
+func (c Client) Stall(duration time.Duration) error { return c.call(nil, "Stall", duration) }
 
 // Fail implements model.Control.
-func (c Client) Fail(f model.Failure) error { return c.do(controlRequest{Fail: &f}) }
+func (c Client) Fail(f model.Failure) error { return c.call(nil, "Fail", f) }
+
+// Clear implements model.Control.
+func (c Client) Clear() error { return c.call(nil, "Clear") }
+
+// SetMIGMode implements model.Control.
+func (c Client) SetMIGMode(gpu int, enabled bool) error {
+	return c.call(nil, "SetMIGMode", gpu, enabled)
+}
+
+// CreateInstance implements model.Control.
+func (c Client) CreateInstance(gpu int, profile string, start *int) (created model.InstanceState, err error) {
+	err = c.call(&created, "CreateInstance", gpu, profile, start)
+	return created, err
+}
+
+// DestroyInstance implements model.Control.
+func (c Client) DestroyInstance(gpu, instance int) error {
+	return c.call(nil, "DestroyInstance", gpu, instance)
+}
+
+// Occupy implements model.Control.
+func (c Client) Occupy(gpu int, instance *int, inUse bool) error {
+	return c.call(nil, "Occupy", gpu, instance, inUse)
+}
 
 // SetUse implements model.Control.
 func (c Client) SetUse(gpu int, instance *int, use model.Use) error {
-	return c.do(controlRequest{Use: &useRequest{GPU: gpu, Instance: instance, Use: use}})
+	return c.call(nil, "SetUse", gpu, instance, use)
 }
 
-// Clear implements model.Control.
-func (c Client) Clear() error { return c.do(controlRequest{Clear: &struct{}{}}) }
+// Reset implements model.Control.
+func (c Client) Reset(gpu int) error { return c.call(nil, "Reset", gpu) }
+
+// Reboot implements model.Control.
+func (c Client) Reboot() error { return c.call(nil, "Reboot") }
 
 // State implements model.Control.
-func (c Client) State() (model.State, error) {
-	reply, err := c.call(controlRequest{State: &struct{}{}})
-	if err != nil {
-		return model.State{}, err
-	}
-	if reply.State == nil {
-		return model.State{}, fmt.Errorf("the simulator on %s did not say what its state is", c.Socket)
-	}
-	return *reply.State, nil
-}
-
-func (c Client) do(request controlRequest) error {
-	_, err := c.call(request)
-	return err
+func (c Client) State() (state model.State, err error) {
+	err = c.call(&state, "State")
+	return state, err
 }
