@@ -20,9 +20,16 @@ func (s *Session) computeHandleOf(c *computeInstance) computeInstanceHandle {
 
 // GetComputeInstanceProfileInfo implements nvml.GpuInstance.
 func (h gpuInstanceHandle) GetComputeInstanceProfileInfo(profile, engines int) (nvml.ComputeInstanceProfileInfo, nvml.Return) {
-	p, ret := h.computeProfileByEnum("nvmlGpuInstanceGetComputeInstanceProfileInfo", profile, engines)
-	if ret != nvml.SUCCESS {
+	if ret := h.enter("nvmlGpuInstanceGetComputeInstanceProfileInfo"); ret != nvml.SUCCESS {
 		return nvml.ComputeInstanceProfileInfo{}, ret
+	}
+	if profile < 0 || profile >= nvml.COMPUTE_INSTANCE_PROFILE_COUNT ||
+		engines < 0 || engines >= nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_COUNT {
+		return nvml.ComputeInstanceProfileInfo{}, nvml.ERROR_INVALID_ARGUMENT
+	}
+	p, found := h.instance.computeProfile(profile)
+	if !found {
+		return nvml.ComputeInstanceProfileInfo{}, nvml.ERROR_NOT_SUPPORTED
 	}
 	of := h.instance.profile
 	return nvml.ComputeInstanceProfileInfo{
@@ -36,22 +43,6 @@ func (h gpuInstanceHandle) GetComputeInstanceProfileInfo(profile, engines int) (
 		SharedJpegCount:       uint32(of.JPEGEngines),
 		SharedOfaCount:        uint32(of.OFAEngines),
 	}, nvml.SUCCESS
-}
-
-// computeProfileByEnum finds a profile by NVML constant, as profileByEnum does.
-func (h gpuInstanceHandle) computeProfileByEnum(function string, profile, engines int) (computeProfile, nvml.Return) {
-	if ret := h.enter(function); ret != nvml.SUCCESS {
-		return computeProfile{}, ret
-	}
-	if profile < 0 || profile >= nvml.COMPUTE_INSTANCE_PROFILE_COUNT ||
-		engines < 0 || engines >= nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_COUNT {
-		return computeProfile{}, nvml.ERROR_INVALID_ARGUMENT
-	}
-	p, found := h.instance.computeProfile(profile)
-	if !found {
-		return computeProfile{}, nvml.ERROR_NOT_SUPPORTED
-	}
-	return p, nvml.SUCCESS
 }
 
 // CreateComputeInstance implements nvml.GpuInstance.

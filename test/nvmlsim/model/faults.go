@@ -130,5 +130,3 @@ func (f *faults) latencyStates() []LatencyState {
 	})
 	return states
 }
-
-func (f *faults) failureStates() []Failure { return slices.Clone(f.failures) }

@@ -5,8 +5,6 @@ import (
 	"slices"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
-
-	"github.com/mica-gpu/mica/pkg/catalog"
 )
 
 // gpuInstanceHandle is a session's handle of a GPU instance. Handles of one
@@ -41,8 +39,7 @@ func (d *device) withInstances(function string) nvml.Return {
 
 // GetGpuInstanceRemainingCapacity implements nvml.Device.
 func (d *device) GetGpuInstanceRemainingCapacity(info *nvml.GpuInstanceProfileInfo) (int, nvml.Return) {
-	const function = "nvmlDeviceGetGpuInstanceRemainingCapacity"
-	if ret := d.withInstances(function); ret != nvml.SUCCESS {
+	if ret := d.withInstances("nvmlDeviceGetGpuInstanceRemainingCapacity"); ret != nvml.SUCCESS {
 		return 0, ret
 	}
 	defer d.session.machine.mu.Unlock()
@@ -55,28 +52,17 @@ func (d *device) GetGpuInstanceRemainingCapacity(info *nvml.GpuInstanceProfileIn
 
 // CreateGpuInstanceWithPlacement implements nvml.Device.
 func (d *device) CreateGpuInstanceWithPlacement(info *nvml.GpuInstanceProfileInfo, placement *nvml.GpuInstancePlacement) (nvml.GpuInstance, nvml.Return) {
-	const function = "nvmlDeviceCreateGpuInstanceWithPlacement"
-	return d.createGPUInstance(function, info.Id, func(p catalog.Profile) (*int, bool) {
-		start := int(placement.Start)
-		return &start, placement.Size == uint32(p.Size)
-	})
-}
-
-func (d *device) createGPUInstance(function string, profileID uint32, place func(catalog.Profile) (start *int, valid bool)) (nvml.GpuInstance, nvml.Return) {
 	var created *gpuInstance
-	ret := d.change(function, func() (ret nvml.Return) {
+	ret := d.change("nvmlDeviceCreateGpuInstanceWithPlacement", func() (ret nvml.Return) {
 		if !d.gpu.migEnabled() {
 			return nvml.ERROR_NOT_SUPPORTED
 		}
-		p, found := d.gpu.board.MIG.ProfileByID(int(profileID))
-		if !found {
+		p, found := d.gpu.board.MIG.ProfileByID(int(info.Id))
+		if !found || placement.Size != uint32(p.Size) {
 			return nvml.ERROR_INVALID_ARGUMENT
 		}
-		start, valid := place(p)
-		if !valid {
-			return nvml.ERROR_INVALID_ARGUMENT
-		}
-		created, ret = d.gpu.create(p, start)
+		start := int(placement.Start)
+		created, ret = d.gpu.create(p, &start)
 		return ret
 	})
 	if ret != nvml.SUCCESS {
@@ -87,8 +73,7 @@ func (d *device) createGPUInstance(function string, profileID uint32, place func
 
 // GetGpuInstances implements nvml.Device.
 func (d *device) GetGpuInstances(info *nvml.GpuInstanceProfileInfo) ([]nvml.GpuInstance, nvml.Return) {
-	const function = "nvmlDeviceGetGpuInstances"
-	if ret := d.withInstances(function); ret != nvml.SUCCESS {
+	if ret := d.withInstances("nvmlDeviceGetGpuInstances"); ret != nvml.SUCCESS {
 		return nil, ret
 	}
 	defer d.session.machine.mu.Unlock()

@@ -144,7 +144,7 @@ func (m *Machine) State() (State, error) {
 		CUDADriverVersion: m.file.CUDADriverVersion,
 		Sessions:          len(m.sessions),
 		Latencies:         m.faults.latencyStates(),
-		Failures:          m.faults.failureStates(),
+		Failures:          slices.Clone(m.faults.failures),
 		SlowCalls:         m.slowCalls(),
 		Calls:             maps.Clone(m.calls),
 	}

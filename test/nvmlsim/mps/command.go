@@ -27,7 +27,6 @@ var commands = map[string]command{
 	"set_default_active_thread_percentage": {"PERCENTAGE", 1, 1, (*Daemon).setDefaultPercentage},
 	"get_default_active_thread_percentage": {"", 0, 0, (*Daemon).defaultPercentage},
 	"set_default_device_pinned_mem_limit":  {"DEVICE SIZE", 2, 2, (*Daemon).setDefaultMemory},
-	"get_default_device_pinned_mem_limit":  {"DEVICE", 1, 1, (*Daemon).defaultMemory},
 	"quit":                                 {"[-t SECONDS]", 0, 2, (*Daemon).quit},
 }
 
@@ -100,28 +99,12 @@ func (d *Daemon) defaultPercentage([]string) (string, error) {
 	return printPercentage(d.defaults.percentage) + "\n", nil
 }
 
-func (l limits) set(device, size string) error {
-	bytes, err := parseMemory(size)
-	if err == nil {
-		l.memory[device] = bytes
-	}
-	return err
-}
-
-func (l limits) print(device string) (string, error) {
-	bytes, found := l.memory[device]
-	if !found {
-		return "", fmt.Errorf("device %s has no pinned memory limit", device)
-	}
-	return printMemory(bytes) + "\n", nil
-}
-
 func (d *Daemon) setDefaultMemory(arguments []string) (string, error) {
-	return "", d.defaults.set(arguments[0], arguments[1])
-}
-
-func (d *Daemon) defaultMemory(arguments []string) (string, error) {
-	return d.defaults.print(arguments[0])
+	bytes, err := parseMemory(arguments[1])
+	if err == nil {
+		d.defaults.memory[arguments[0]] = bytes
+	}
+	return "", err
 }
 
 // quit ends the daemon once its clients have gone or the time is over, whichever is

@@ -69,14 +69,6 @@ func parseMemory(text string) (uint64, error) {
 	return n << map[string]uint{"M": 20, "G": 30}[parts[2]], nil
 }
 
-// printMemory is how drivers from 595 on show a limit: in whole G if there is one.
-func printMemory(bytes uint64) string {
-	if bytes >= 1<<30 {
-		return fmt.Sprintf("%dG", bytes>>30)
-	}
-	return fmt.Sprintf("%dM", bytes>>20)
-}
-
 func printPercentage(p float64) string { return strconv.FormatFloat(p, 'f', 1, 64) }
 
 // of is the limit of the device with the number and the UUID.
