@@ -80,10 +80,7 @@ func TestWhichSimulatorMustBeSaid(t *testing.T) {
 func TestUse(t *testing.T) {
 	t.Parallel()
 	d := start(t, "mig-static")
-	state, err := d.control().State()
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := d.state()
 	var want []string
 	for _, gpu := range state.GPUs {
 		if len(gpu.Instances) == 0 {

@@ -195,10 +195,7 @@ func mknod(t *testing.T, path string, minor int) {
 func TestNvidiaSMI(t *testing.T) {
 	t.Parallel()
 	d := start(t, "p5.48xlarge")
-	state, err := d.control().State()
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := d.state()
 	line := func(index int, g model.GPUState) string {
 		return fmt.Sprintf("GPU %d: NVIDIA H100 80GB HBM3 (UUID: %s)", index, g.UUID)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/mica-gpu/mica/test/nvmlsim/driverroot"
+	"github.com/mica-gpu/mica/test/nvmlsim/model"
 	"github.com/mica-gpu/mica/test/nvmlsim/wire"
 )
 
@@ -208,10 +209,15 @@ func eventually(t testing.TB, what string, condition func() error) {
 	}
 }
 
-func mustInit(t testing.TB, lib nvml.Interface) {
+// initialised is a client until the test ends.
+func initialised(t testing.TB) nvml.Interface {
 	t.Helper()
-	returns(t, "Init", nvml.SUCCESS, lib.Init())
+	lib := library()
+	if ret := lib.Init(); ret != nvml.SUCCESS {
+		t.Fatalf("initialise the library: %v", ret)
+	}
 	t.Cleanup(func() { returns(t, "Shutdown", nvml.SUCCESS, lib.Shutdown()) })
+	return lib
 }
 
 func returns(t testing.TB, what string, want, got nvml.Return) {
@@ -221,13 +227,23 @@ func returns(t testing.TB, what string, want, got nvml.Return) {
 	}
 }
 
-func gpu(t testing.TB, lib nvml.Interface, index int) nvml.Device {
-	t.Helper()
-	d, ret := lib.DeviceGetHandleByIndex(index)
-	if ret != nvml.SUCCESS {
-		t.Fatalf("get the handle of GPU %d: %v", index, ret)
+// state is the machine's now.
+func (d *daemon) state() model.State {
+	d.t.Helper()
+	state, err := d.control().State()
+	if err != nil {
+		d.t.Fatal(err)
 	}
-	return d
+	return state
+}
+
+// smi runs nvidia-smi on the machine and returns its output and exit status.
+func (d *daemon) smi(arguments ...string) (string, int) {
+	d.t.Helper()
+	cmd := exec.Command(filepath.Join(d.root, "usr/bin/nvidia-smi"), arguments...)
+	cmd.Env = append(os.Environ(), "NVML_SIM_SOCKET=")
+	out, err := output(cmd)
+	return out, exitStatus(d.t, err)
 }
 
 type lockedBuffer struct {

@@ -9,33 +9,20 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"golang.org/x/sys/unix"
-
-	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
-
-func instances(t *testing.T, d *daemon, gpu int) []model.InstanceState {
-	t.Helper()
-	state, err := d.control().State()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return state.GPUs[gpu].Instances
-}
 
 // What guards an instance is there when the call that creates it returns, and
 // gone when the one that destroys it does.
 func TestCapabilityDevicesFollowTheInstances(t *testing.T) {
 	d := start(t, "p5e.48xlarge").use() // where minors are not indices
-	lib := library()
-	mustInit(t, lib)
-	device := gpu(t, lib, 2)
-	_, ret := device.SetMigMode(nvml.DEVICE_MIG_ENABLE)
+	lib := initialised(t)
+	third := device(t, lib, 2)
+	_, ret := third.SetMigMode(nvml.DEVICE_MIG_ENABLE)
 	returns(t, "SetMigMode", nvml.SUCCESS, ret)
-	gi, ret := device.CreateGpuInstanceWithPlacement(&nvml.GpuInstanceProfileInfo{Id: 14}, &nvml.GpuInstancePlacement{Start: 2, Size: 2})
+	gi, ret := third.CreateGpuInstanceWithPlacement(&nvml.GpuInstanceProfileInfo{Id: 14}, &nvml.GpuInstancePlacement{Start: 2, Size: 2})
 	returns(t, "CreateGpuInstanceWithPlacement", nvml.SUCCESS, ret)
 	of := filepath.Join(d.root, "proc/driver/nvidia/capabilities/gpu6/mig/gi4")
 	const giMinor = 3 + 135*6 + 9*4
@@ -85,10 +72,7 @@ func noCapability(t *testing.T, d *daemon, dir string, minor int) {
 func TestNvidiaSMIListsMIGDevices(t *testing.T) {
 	t.Parallel()
 	d := start(t, "mig-static")
-	state, err := d.control().State()
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := d.state()
 	all := state.GPUs[0].Instances // 3g.20gb, 2g.10gb and 1g.5gb
 	gpuLine := func(index, of int) string {
 		return fmt.Sprintf("GPU %d: NVIDIA A100-SXM4-40GB (UUID: %s)", index, state.GPUs[of].UUID)
@@ -167,7 +151,7 @@ func TestMIGFromTheCommandLine(t *testing.T) {
 func TestNVCDIGeneratesAMIGSpec(t *testing.T) {
 	t.Parallel()
 	d := start(t, "mig-static")
-	gi := instances(t, d, 0)[1]
+	gi := d.state().GPUs[0].Instances[1]
 	const script = `
 set -e
 mount -t tmpfs none /proc/driver
@@ -187,24 +171,4 @@ exec "$2"
 		fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", gi.Capability),
 		fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", gi.ComputeInstances[0].Capability),
 	})
-}
-
-// An XID of an instance reaches those who wait for its GPU's.
-func TestXIDOfAnInstance(t *testing.T) {
-	d := start(t, "mig-static").use()
-	lib := library()
-	mustInit(t, lib)
-	set, ret := lib.EventSetCreate()
-	returns(t, "EventSetCreate", nvml.SUCCESS, ret)
-	returns(t, "RegisterEvents", nvml.SUCCESS, gpu(t, lib, 3).RegisterEvents(nvml.EventTypeXidCriticalError, set))
-	gi := instances(t, d, 3)[0]
-	if out, err := d.sim("xid", "3", "31", "--gi", fmt.Sprint(gi.ID), "--ci", "1"); err != nil {
-		t.Fatalf("xid: %v\n%s", err, out)
-	}
-	event, ret := set.Wait(uint32(patience / time.Millisecond))
-	returns(t, "Wait", nvml.SUCCESS, ret)
-	if int(event.GpuInstanceId) != gi.ID || event.ComputeInstanceId != 1 || event.EventData != 31 {
-		t.Errorf("the event is %+v", event)
-	}
-	returns(t, "Free", nvml.SUCCESS, set.Free())
 }

@@ -146,20 +146,11 @@ func (w *workload) stop() {
 	}
 }
 
-func (d *daemon) uuid(gpu int) string {
-	d.t.Helper()
-	state, err := d.control().State()
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	return state.GPUs[gpu].UUID
-}
-
 // A client has the least of what its server and it itself allow.
 func TestMPSLimits(t *testing.T) {
 	t.Parallel()
 	d := start(t, "g5.12xlarge")
-	first, second := d.uuid(1), d.uuid(3)
+	first, second := d.state().GPUs[1].UUID, d.state().GPUs[3].UUID
 	const total = 23028 << 20
 	for name, test := range map[string]struct {
 		daemon   []string
@@ -303,7 +294,7 @@ func TestMPSDaemonIsTerminated(t *testing.T) {
 	d := start(t, "g6.xlarge")
 	m := d.mps(nil).start()
 	w := m.client(0).says("mps connected")
-	if out, err := d.sim("status"); err != nil || !strings.Contains(out, "(nvidia-cuda-mps-server) computes on "+d.uuid(0)) {
+	if out, err := d.sim("status"); err != nil || !strings.Contains(out, "(nvidia-cuda-mps-server) computes on "+d.state().GPUs[0].UUID) {
 		t.Errorf("status: %v\n%s", err, out)
 	}
 	pid := m.server()
@@ -406,9 +397,8 @@ func TestMPSUsersTakeTurns(t *testing.T) {
 
 func TestMPSExclusiveProcess(t *testing.T) {
 	d := start(t, "g6.xlarge").use()
-	lib := library()
-	mustInit(t, lib)
-	returns(t, "SetComputeMode", nvml.SUCCESS, gpu(t, lib, 0).SetComputeMode(nvml.COMPUTEMODE_EXCLUSIVE_PROCESS))
+	lib := initialised(t)
+	returns(t, "SetComputeMode", nvml.SUCCESS, device(t, lib, 0).SetComputeMode(nvml.COMPUTEMODE_EXCLUSIVE_PROCESS))
 	m := d.mps(nil).start()
 	first, second := m.client(0).says("mps connected"), m.client(0).says("mps connected")
 	if _, err := process.Open(d.socket(), process.Request{Name: "plain"}); err == nil || !strings.Contains(err.Error(), "CUDA_ERROR_DEVICE_UNAVAILABLE") {

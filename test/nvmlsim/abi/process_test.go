@@ -80,10 +80,10 @@ func TestDaemonKilled(t *testing.T) {
 	d := start(t, "g5.12xlarge").use()
 	lib := library()
 	returns(t, "Init", nvml.SUCCESS, lib.Init())
-	device := gpu(t, lib, 0)
+	first := device(t, lib, 0)
 	set, ret := lib.EventSetCreate()
 	returns(t, "EventSetCreate", nvml.SUCCESS, ret)
-	returns(t, "RegisterEvents", nvml.SUCCESS, device.RegisterEvents(nvml.EventTypeXidCriticalError, set))
+	returns(t, "RegisterEvents", nvml.SUCCESS, first.RegisterEvents(nvml.EventTypeXidCriticalError, set))
 	waited := make(chan nvml.Return, 1)
 	go func() {
 		_, ret := set.Wait(uint32(10 * time.Minute / time.Millisecond))
@@ -97,19 +97,17 @@ func TestDaemonKilled(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("a wait does not return although the daemon is dead")
 	}
-	_, ret = device.GetUUID()
+	_, ret = first.GetUUID()
 	returns(t, "a call with a dead daemon", nvml.ERROR_UNKNOWN, ret)
 	_, ret = lib.DeviceGetCount()
 	returns(t, "another", nvml.ERROR_UNKNOWN, ret)
-	_, ret = device.GetFanSpeed()
+	_, ret = first.GetFanSpeed()
 	returns(t, "a call that is not modelled", nvml.ERROR_UNKNOWN, ret)
 	returns(t, "Init with a dead daemon", nvml.ERROR_DRIVER_NOT_LOADED, library().Init())
 	returns(t, "Shutdown with a dead daemon", nvml.SUCCESS, lib.Shutdown())
 
 	again := startIn(t, "g5.12xlarge", d.root).use()
-	lib = library()
-	mustInit(t, lib)
-	if _, ret := gpu(t, lib, 0).GetUUID(); ret != nvml.SUCCESS {
+	if _, ret := device(t, initialised(t), 0).GetUUID(); ret != nvml.SUCCESS {
 		t.Errorf("a call to the new daemon returned %v", ret)
 	}
 	again.stop()
@@ -117,8 +115,7 @@ func TestDaemonKilled(t *testing.T) {
 
 func TestFaultsFromTheCommandLine(t *testing.T) {
 	d := start(t, "p4d.24xlarge").use()
-	lib := library()
-	mustInit(t, lib)
+	lib := initialised(t)
 	run := func(arguments ...string) {
 		t.Helper()
 		if out, err := d.sim(arguments...); err != nil {
@@ -136,19 +133,19 @@ func TestFaultsFromTheCommandLine(t *testing.T) {
 	}
 	run("fail", "nvmlDeviceGetName", "GPU_IS_LOST", "--times", "1", "--gpu", "2")
 	for i, want := range []nvml.Return{nvml.SUCCESS, nvml.SUCCESS, nvml.ERROR_GPU_IS_LOST, nvml.SUCCESS} {
-		_, ret := gpu(t, lib, i).GetName()
+		_, ret := device(t, lib, i).GetName()
 		returns(t, fmt.Sprintf("GetName of GPU %d", i), want, ret)
 	}
-	_, ret := gpu(t, lib, 2).GetName()
+	_, ret := device(t, lib, 2).GetName()
 	returns(t, "GetName once more", nvml.SUCCESS, ret)
 
-	_, ret = gpu(t, lib, 0).GetFanSpeed()
+	_, ret = device(t, lib, 0).GetFanSpeed()
 	returns(t, "a function that is not modelled", nvml.ERROR_NOT_SUPPORTED, ret)
 
 	const delay = 150 * time.Millisecond
 	run("latency", "nvmlDeviceGetUUID", delay.String())
 	begin := time.Now()
-	_, ret = gpu(t, lib, 0).GetUUID()
+	_, ret = device(t, lib, 0).GetUUID()
 	returns(t, "GetUUID", nvml.SUCCESS, ret)
 	if took := time.Since(begin); took < delay {
 		t.Errorf("a call with a latency of %s took %s", delay, took)
@@ -157,7 +154,7 @@ func TestFaultsFromTheCommandLine(t *testing.T) {
 
 	set, ret := lib.EventSetCreate()
 	returns(t, "EventSetCreate", nvml.SUCCESS, ret)
-	returns(t, "RegisterEvents", nvml.SUCCESS, gpu(t, lib, 7).RegisterEvents(nvml.EventTypeXidCriticalError, set))
+	returns(t, "RegisterEvents", nvml.SUCCESS, device(t, lib, 7).RegisterEvents(nvml.EventTypeXidCriticalError, set))
 	run("xid", "7", "79", "--gi", "3", "--ci", "0")
 	event, ret := set.Wait(uint32(patience / time.Millisecond))
 	returns(t, "Wait", nvml.SUCCESS, ret)
@@ -187,5 +184,5 @@ func TestSocketAtALongPath(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("NVML_SIM_SOCKET", long)
-	mustInit(t, library())
+	initialised(t)
 }

@@ -1,8 +1,6 @@
 package abi_test
 
 import (
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,47 +10,29 @@ import (
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
-// reset runs nvidia-smi --gpu-reset for one GPU and returns its output and exit status.
-func (d *daemon) reset(id string) (string, int) {
-	cmd := exec.Command(filepath.Join(d.root, "usr/bin/nvidia-smi"), "--gpu-reset", "-i", id)
-	cmd.Env = append(os.Environ(), "NVML_SIM_SOCKET=")
-	out, err := output(cmd)
-	d.t.Helper()
-	return out, exitStatus(d.t, err)
-}
-
-func (d *daemon) gpu(index int) model.GPUState {
-	d.t.Helper()
-	state, err := d.control().State()
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	return state.GPUs[index]
-}
-
 func TestAReset(t *testing.T) {
 	t.Parallel()
 	d := start(t, "p5.48xlarge")
 	if err := d.control().SetCondition(1, model.Condition{RecoveryAction: "gpu-reset", RemapPending: true}); err != nil {
 		t.Fatal(err)
 	}
-	g := d.gpu(1)
-	if out, status := d.reset(g.UUID); status != 0 || !strings.Contains(out, strings.ToUpper(g.PCIBusID[5:])+" was successfully reset.") {
+	g := d.state().GPUs[1]
+	if out, status := d.smi("--gpu-reset", "-i", g.UUID); status != 0 || !strings.Contains(out, strings.ToUpper(g.PCIBusID[5:])+" was successfully reset.") {
 		t.Errorf("status %d\n%s", status, out)
 	}
-	if got := d.gpu(1).Condition; got != (model.Condition{}) {
+	if got := d.state().GPUs[1].Condition; got != (model.Condition{}) {
 		t.Errorf("after its reset the GPU is %+v", got)
 	}
 	if err := d.control().Occupy(1, nil, true); err != nil {
 		t.Fatal(err)
 	}
-	if out, status := d.reset(g.UUID); status != 255 || !strings.Contains(out, "In use by another client") {
+	if out, status := d.smi("--gpu-reset", "-i", g.UUID); status != 255 || !strings.Contains(out, "In use by another client") {
 		t.Errorf("of a GPU that is in use: status %d\n%s", status, out)
 	}
 	if err := d.control().Lose(2); err != nil {
 		t.Fatal(err)
 	}
-	if out, status := d.reset("2"); status == 0 {
+	if out, status := d.smi("--gpu-reset", "-i", "2"); status == 0 {
 		t.Errorf("of a lost GPU: status %d\n%s", status, out)
 	}
 }
@@ -65,13 +45,13 @@ func TestAResetBesideNVLinkPeers(t *testing.T) {
 		if err := d.control().SetFabric(model.FabricInProgress); err != nil {
 			t.Fatal(err)
 		}
-		if out, status := d.reset("0"); (status == 0) != alone || strings.Contains(out, "in the same command") == alone {
+		if out, status := d.smi("--gpu-reset", "-i", "0"); (status == 0) != alone || strings.Contains(out, "in the same command") == alone {
 			t.Errorf("%s without its fabric manager: status %d\n%s", machine, status, out)
 		}
 		if err := d.control().SetFabric(model.FabricCompleted); err != nil {
 			t.Fatal(err)
 		}
-		if out, status := d.reset("0"); status != 0 {
+		if out, status := d.smi("--gpu-reset", "-i", "0"); status != 0 {
 			t.Errorf("%s: status %d\n%s", machine, status, out)
 		}
 	}
@@ -93,7 +73,7 @@ func TestAResetOfAGPUThatClientsHold(t *testing.T) {
 	}
 	refused := func(why string) {
 		t.Helper()
-		if out, status := d.reset("0"); status != 255 || !strings.Contains(out, "In use by another client") {
+		if out, status := d.smi("--gpu-reset", "-i", "0"); status != 255 || !strings.Contains(out, "In use by another client") {
 			t.Errorf("%s: status %d\n%s", why, status, out)
 		}
 	}
@@ -114,7 +94,7 @@ func TestAResetOfAGPUThatClientsHold(t *testing.T) {
 	if ret := library.Shutdown(); ret != nvml.SUCCESS {
 		t.Fatal(ret)
 	}
-	if out, status := d.reset("0"); status != 0 {
+	if out, status := d.smi("--gpu-reset", "-i", "0"); status != 0 {
 		t.Errorf("of a free GPU: status %d\n%s", status, out)
 	}
 }

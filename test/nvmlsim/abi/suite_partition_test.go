@@ -1,4 +1,4 @@
-package conformance
+package abi_test
 
 import (
 	"slices"
@@ -31,7 +31,7 @@ func slicesOf(board catalog.Board) int {
 // partitioned and is not, with MIG enabled.
 func (s suite) partition(t *testing.T, test func(t *testing.T, lib nvml.Interface, gpu int, d nvml.Device)) {
 	t.Helper()
-	lib := s.open(t)
+	lib := initialised(t)
 	for _, gpu := range s.partitionable(t) {
 		s.enable(t, lib, gpu)
 		test(t, lib, gpu, device(t, lib, gpu))
@@ -161,18 +161,14 @@ func migDevice(t *testing.T, ci nvml.ComputeInstance) nvml.Device {
 
 // smallest and largest are profiles that every board has: of one slice and of all.
 func smallest(t *testing.T, board catalog.Board) catalog.Profile {
-	return byEnum(t, board, nvml.GPU_INSTANCE_PROFILE_1_SLICE)
+	t.Helper()
+	p, found := board.MIG.ProfileByEnum(nvml.GPU_INSTANCE_PROFILE_1_SLICE)
+	if !found {
+		t.Fatalf("board %s has no profile of one slice", board.Name)
+	}
+	return p
 }
 
 func largest(board catalog.Board) catalog.Profile {
 	return slices.MaxFunc(board.MIG.Profiles, func(a, b catalog.Profile) int { return a.Slices - b.Slices })
-}
-
-func byEnum(t *testing.T, board catalog.Board, enum int) catalog.Profile {
-	t.Helper()
-	p, found := board.MIG.ProfileByEnum(enum)
-	if !found {
-		t.Fatalf("board %s has no profile %d", board.Name, enum)
-	}
-	return p
 }

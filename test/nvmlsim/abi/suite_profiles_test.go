@@ -1,4 +1,4 @@
-package conformance
+package abi_test
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package conformance
+package abi_test
 
 import (
 	"testing"
@@ -9,9 +9,8 @@ import (
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
 
-// patience is the time-out of waits that have to be woken, in milliseconds. A
-// test that reaches it has failed.
-const patience = 60_000
+// longWait is the time-out of waits that have to be woken, in milliseconds.
+const longWait = 60_000
 
 // eventSet creates a set that is registered for a GPU's XIDs.
 func eventSet(t *testing.T, lib nvml.Interface, gpus ...int) nvml.EventSet {
@@ -46,7 +45,7 @@ func (s suite) eventRegistration(t *testing.T) {
 }
 
 func (s suite) eventDelivery(t *testing.T) {
-	lib := s.open(t)
+	lib := initialised(t)
 	last := len(s.node.GPUs) - 1
 	act(t, s.control.Inject(model.XID(last, 31)))
 	set := eventSet(t, lib, last)
@@ -58,7 +57,7 @@ func (s suite) eventDelivery(t *testing.T) {
 		{EventData: 48, GpuInstanceId: model.WholeGPU, ComputeInstanceId: model.WholeGPU},
 		{EventData: 94, GpuInstanceId: 3, ComputeInstanceId: 1},
 	} {
-		got, ret := set.Wait(patience)
+		got, ret := set.Wait(longWait)
 		returns(t, "Wait", nvml.SUCCESS, ret)
 		if id := uuid(t, got.Device); id != uuid(t, device(t, lib, last)) {
 			t.Errorf("the event is about GPU %s", id)
@@ -89,7 +88,7 @@ func wait(set nvml.EventSet) <-chan waited {
 	started := make(chan struct{})
 	go func() {
 		close(started)
-		data, ret := set.Wait(patience)
+		data, ret := set.Wait(longWait)
 		result <- waited{data, ret}
 	}()
 	<-started
@@ -102,14 +101,14 @@ func woken(t *testing.T, result <-chan waited) waited {
 	select {
 	case w := <-result:
 		return w
-	case <-time.After(patience * time.Millisecond / 2):
+	case <-time.After(patience):
 		t.Fatal("the wait was not woken")
 		return waited{}
 	}
 }
 
 func (s suite) waitIsWoken(t *testing.T) {
-	lib := s.open(t)
+	lib := initialised(t)
 	set := eventSet(t, lib, 0)
 	for xid := range uint64(20) {
 		result := wait(set)
@@ -123,9 +122,9 @@ func (s suite) waitIsWoken(t *testing.T) {
 	returns(t, "Free", nvml.SUCCESS, set.Free())
 }
 
-func (s suite) shutdownDuringWait(t *testing.T) {
+func (suite) shutdownDuringWait(t *testing.T) {
 	for range 10 {
-		lib := s.client(t)
+		lib := library()
 		returns(t, "Init", nvml.SUCCESS, lib.Init())
 		result := wait(eventSet(t, lib, 0))
 		returns(t, "Shutdown", nvml.SUCCESS, lib.Shutdown())
@@ -134,12 +133,12 @@ func (s suite) shutdownDuringWait(t *testing.T) {
 }
 
 func (s suite) lostDuringWait(t *testing.T) {
-	lib := s.open(t)
+	lib := initialised(t)
 	set := eventSet(t, lib, 0)
 	result := wait(set)
 	act(t, s.control.Lose(0))
 	returns(t, "a wait during which a GPU was lost", nvml.ERROR_GPU_IS_LOST, woken(t, result).ret)
-	refuses(t, "a wait on a lost GPU", nvml.ERROR_GPU_IS_LOST)(set.Wait(patience))
+	refuses(t, "a wait on a lost GPU", nvml.ERROR_GPU_IS_LOST)(set.Wait(longWait))
 	act(t, s.control.Return(0))
 	refuses(t, "a wait on a returned GPU", nvml.ERROR_TIMEOUT)(set.Wait(0))
 	act(t, s.control.Inject(model.XID(0, 13)))

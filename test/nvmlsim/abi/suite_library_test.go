@@ -1,4 +1,4 @@
-package conformance
+package abi_test
 
 import (
 	"testing"
@@ -7,7 +7,7 @@ import (
 )
 
 func (s suite) lifecycle(t *testing.T) {
-	lib := s.client(t)
+	lib := library()
 	returns(t, "first Init", nvml.SUCCESS, lib.Init())
 	returns(t, "second Init", nvml.SUCCESS, lib.Init())
 	d := device(t, lib, 0)
@@ -20,8 +20,8 @@ func (s suite) lifecycle(t *testing.T) {
 	returns(t, "last Shutdown", nvml.SUCCESS, lib.Shutdown())
 }
 
-func (s suite) uninitialised(t *testing.T) {
-	lib := s.client(t)
+func (suite) uninitialised(t *testing.T) {
+	lib := library()
 	returns(t, "Init", nvml.SUCCESS, lib.Init())
 	d := device(t, lib, 0)
 	set, ret := lib.EventSetCreate()

@@ -1,4 +1,4 @@
-package conformance
+package abi_test
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 )
 
 func (s suite) lookup(t *testing.T) {
-	lib := s.open(t)
+	lib := initialised(t)
 	gives(t, "the number of GPUs", len(s.node.GPUs))(lib.DeviceGetCount())
 	seen := map[string]int{}
 	for i, g := range s.node.GPUs {
@@ -60,7 +60,7 @@ var uuidPattern = regexp.MustCompile(`^GPU-[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-
 
 func (s suite) identity(t *testing.T) {
 	state := s.state(t)
-	nvlib := nvlibdevice.New(s.open(t))
+	nvlib := nvlibdevice.New(initialised(t))
 	s.each(t, func(t *testing.T, _ nvml.Interface, gpu int, d nvml.Device) {
 		spec, board := s.node.GPUs[gpu], s.board(t, gpu)
 		gives(t, "the name", board.ProductName)(d.GetName())

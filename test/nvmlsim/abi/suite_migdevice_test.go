@@ -1,11 +1,9 @@
-package conformance
+package abi_test
 
 import (
 	"regexp"
-	"strings"
 	"testing"
 
-	nvlibdevice "github.com/NVIDIA/go-nvlib/pkg/nvlib/device"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/mica-gpu/mica/pkg/catalog"
@@ -108,47 +106,4 @@ func (s suite) migIndices(t *testing.T) {
 			t.Errorf("the MIG device is %d/%d, the machine's state has %+v", gpuInstance, computeInstance, gi)
 		}
 	})
-}
-
-// nvlibMIGDevices runs go-nvlib on a GPU with instances of every profile that
-// fits, and on one whose instance is divided.
-func (s suite) nvlibMIGDevices(t *testing.T) {
-	s.partition(t, func(t *testing.T, lib nvml.Interface, gpu int, d nvml.Device) {
-		library := nvlibdevice.New(lib)
-		wrapped, err := library.NewDevice(d)
-		act(t, err)
-		for _, p := range s.board(t, gpu).MIG.Profiles {
-			gi := place(t, d, p, p.Starts[len(p.Starts)-1])
-			fill(t, gi, p.Slices)
-			migs, err := wrapped.GetMigDevices()
-			act(t, err)
-			if len(migs) != 1 {
-				t.Fatalf("go-nvlib finds %d MIG devices, want one", len(migs))
-			}
-			s.nvlibProfile(t, library, migs[0], p.Name)
-			act(t, s.control.Reset(gpu))
-		}
-		p := largest(s.board(t, gpu))
-		gi := place(t, d, p, 0)
-		if _, ret := gi.CreateComputeInstance(whole(t, gi, 2)); ret != nvml.SUCCESS {
-			t.Fatalf("create a compute instance of two slices: %v", ret)
-		}
-		act(t, wrapped.VisitMigDevices(func(_ int, m nvlibdevice.MigDevice) error {
-			s.nvlibProfile(t, library, m, "2c."+p.Name)
-			return nil
-		}))
-	})
-}
-
-func (s suite) nvlibProfile(t *testing.T, library nvlibdevice.Interface, m nvlibdevice.MigDevice, want string) {
-	t.Helper()
-	profile, err := m.GetProfile()
-	if err != nil || !profile.Matches(want) || profile.String() != want {
-		t.Errorf("go-nvlib reads the profile %v (%v), want %s", profile, err, want)
-	}
-	again, err := library.NewMigDeviceByUUID(uuid(t, m))
-	act(t, err)
-	if name, ret := again.GetName(); ret != nvml.SUCCESS || !strings.HasSuffix(name, "MIG "+want) {
-		t.Errorf("go-nvlib finds %q (%v) by UUID, want %s", name, ret, want)
-	}
 }

@@ -1,4 +1,4 @@
-package conformance
+package abi_test
 
 import (
 	"reflect"
@@ -8,22 +8,29 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/catalog"
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
+	"github.com/mica-gpu/mica/test/nvmlsim/nodes"
 )
 
-// suite is what every test of the suite works with.
+// suite holds the machine that node describes, and its library, to what clients rely on.
 type suite struct {
-	lib     func() nvml.Interface
 	node    model.File
 	control model.Control
 }
 
-// Run runs the suite. lib returns a client that is not initialised; clients may
-// share one process, and with it one count of initialisations, as clients of a C
-// library do, but the library must stay callable after its last shutdown. node
-// describes the machine behind lib, with every GPU visible, and control acts on
-// it. The suite leaves the machine as it found it.
-func Run(t *testing.T, lib func() nvml.Interface, node model.File, control model.Control) {
-	s := suite{lib: lib, node: node, control: control}
+// TestConformance runs the suite on every ready-made machine. Each test leaves the machine as it found it.
+func TestConformance(t *testing.T) {
+	for _, name := range nodes.Names() {
+		t.Run(name, func(t *testing.T) {
+			node, err := nodes.Load(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			suite{node: node, control: start(t, name).use().control()}.run(t)
+		})
+	}
+}
+
+func (s suite) run(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T)
@@ -38,7 +45,6 @@ func Run(t *testing.T, lib func() nvml.Interface, node model.File, control model
 		{"MIG mode switches", s.migModeSwitches},
 		{"MIG mode in use", s.migModeInUse},
 		{"GPU instances", s.gpuInstances},
-		{"GPU instances that do not fit", s.instancesThatDoNotFit},
 		{"compute instances", s.computeInstances},
 		{"MIG devices", s.migDevices},
 		{"MIG device indices", s.migIndices},
@@ -48,7 +54,6 @@ func Run(t *testing.T, lib func() nvml.Interface, node model.File, control model
 		{"use", s.use},
 		{"use of MIG instances", s.useOfInstances},
 		{"counters of MIG instances", s.counters},
-		{"go-nvlib MIG devices", s.nvlibMIGDevices},
 		{"NVLink", s.nvLink},
 		{"fabric", s.fabric},
 		{"late fabric manager", s.lateFabric},
@@ -59,7 +64,6 @@ func Run(t *testing.T, lib func() nvml.Interface, node model.File, control model
 		{"lost GPU during a wait", s.lostDuringWait},
 		{"lost GPU", s.lostGPU},
 		{"GPUs that come and go", s.attachments},
-		{"latency", s.latency},
 		{"failures", s.failures},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -71,25 +75,18 @@ func Run(t *testing.T, lib func() nvml.Interface, node model.File, control model
 
 // restore undoes what a test did to the machine.
 func (s suite) restore(t *testing.T) {
-	if err := s.control.Clear(); err != nil {
-		t.Errorf("clear the faults: %v", err)
-	}
-	state := s.state(t)
-	for _, g := range state.GPUs {
+	act(t, s.control.Clear())
+	for _, g := range s.state(t).GPUs {
 		if g.Lost {
-			if err := s.control.Return(g.Index); err != nil {
-				t.Errorf("return GPU %d: %v", g.Index, err)
-			}
+			act(t, s.control.Return(g.Index))
 		}
 		if g.Absent {
-			if err := s.control.Attach(g.Index); err != nil {
-				t.Errorf("attach GPU %d: %v", g.Index, err)
-			}
+			act(t, s.control.Attach(g.Index))
 		}
 	}
 	s.restoreMIG(t)
 	s.restoreUse(t)
-	lib := s.open(t)
+	lib := initialised(t)
 	for i := range s.node.GPUs {
 		d := device(t, lib, i)
 		returns(t, "restore the compute mode", nvml.SUCCESS, d.SetComputeMode(nvml.COMPUTEMODE_DEFAULT))
@@ -106,30 +103,6 @@ func (s suite) state(t *testing.T) model.State {
 	return state
 }
 
-// client returns a client that a test initialises itself.
-func (s suite) client(t *testing.T) nvml.Interface {
-	lib := s.lib()
-	if closer, ok := lib.(interface{ Close() }); ok {
-		t.Cleanup(closer.Close)
-	}
-	return lib
-}
-
-// open returns an initialised client that is shut down at the end of the test.
-func (s suite) open(t *testing.T) nvml.Interface {
-	t.Helper()
-	lib := s.client(t)
-	if ret := lib.Init(); ret != nvml.SUCCESS {
-		t.Fatalf("initialise the library: %v", ret)
-	}
-	t.Cleanup(func() {
-		if ret := lib.Shutdown(); ret != nvml.SUCCESS {
-			t.Errorf("shut the library down: %v", ret)
-		}
-	})
-	return lib
-}
-
 func (s suite) board(t *testing.T, gpu int) catalog.Board {
 	t.Helper()
 	board, found := catalog.BoardByName(s.node.GPUs[gpu].Board)
@@ -142,7 +115,7 @@ func (s suite) board(t *testing.T, gpu int) catalog.Board {
 // each runs a test on every GPU of the machine.
 func (s suite) each(t *testing.T, test func(t *testing.T, lib nvml.Interface, gpu int, d nvml.Device)) {
 	t.Helper()
-	lib := s.open(t)
+	lib := initialised(t)
 	for i := range s.node.GPUs {
 		test(t, lib, i, device(t, lib, i))
 	}
@@ -187,13 +160,6 @@ func refuses(t *testing.T, what string, want nvml.Return) func(any, nvml.Return)
 	return func(_ any, got nvml.Return) {
 		t.Helper()
 		returns(t, what, want, got)
-	}
-}
-
-func returns(t *testing.T, what string, want, got nvml.Return) {
-	t.Helper()
-	if got != want {
-		t.Errorf("%s returned %d (%v), want %d", what, got, got, want)
 	}
 }
 

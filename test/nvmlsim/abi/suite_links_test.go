@@ -1,4 +1,4 @@
-package conformance
+package abi_test
 
 import (
 	"testing"
@@ -85,7 +85,7 @@ func (s suite) lateFabric(t *testing.T) {
 		return
 	}
 	t.Cleanup(func() { act(t, s.control.SetFabric(model.FabricCompleted)) })
-	lib := s.open(t)
+	lib := initialised(t)
 	first := device(t, lib, 0)
 	for number, state := range []model.Fabric{model.FabricNotStarted, model.FabricInProgress, model.FabricCompleted} {
 		act(t, s.control.SetFabric(state))

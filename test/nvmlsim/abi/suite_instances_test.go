@@ -1,4 +1,4 @@
-package conformance
+package abi_test
 
 import (
 	"fmt"
@@ -39,7 +39,7 @@ func (s suite) staticInstances(t *testing.T) {
 }
 
 func (s suite) migModeSwitches(t *testing.T) {
-	lib := s.open(t)
+	lib := initialised(t)
 	for _, gpu := range s.partitionable(t) {
 		d, board := device(t, lib, gpu), s.board(t, gpu)
 		_, ret := d.SetMigMode(2)
@@ -68,7 +68,7 @@ func (s suite) migModeSwitches(t *testing.T) {
 }
 
 func (s suite) migModeInUse(t *testing.T) {
-	lib := s.open(t)
+	lib := initialised(t)
 	for _, gpu := range s.partitionable(t) {
 		d, board := device(t, lib, gpu), s.board(t, gpu)
 		inUse := func(mode int) {
@@ -166,27 +166,22 @@ func (s suite) gpuInstance(t *testing.T, gpu int, d nvml.Device, p catalog.Profi
 	return info
 }
 
-func (s suite) instancesThatDoNotFit(t *testing.T) {
-	const full = nvml.ERROR_INSUFFICIENT_RESOURCES
+func (s suite) computeInstances(t *testing.T) {
 	s.partition(t, func(t *testing.T, _ nvml.Interface, gpu int, d nvml.Device) {
-		board := s.board(t, gpu)
-		// Every board has one set of OFA engines, or as few as one instance can take.
-		media := byEnum(t, board, nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV1)
-		gi := place(t, d, media, media.Starts[0])
-		refuses(t, "a second "+media.Name+" where units are free", full)(d.CreateGpuInstanceWithPlacement(gpuProfile(t, d, media), placement(media, media.Starts[1])))
-		gives(t, "the capacity for a second "+media.Name, 0)(d.GetGpuInstanceRemainingCapacity(gpuProfile(t, d, media)))
-		refuses(t, "the largest beside the smallest", full)(d.CreateGpuInstanceWithPlacement(gpuProfile(t, d, largest(board)), placement(largest(board), 0)))
-		one := smallest(t, board)
-		refuses(t, one.Name+" over "+media.Name, full)(d.CreateGpuInstanceWithPlacement(gpuProfile(t, d, one), placement(one, media.Starts[0])))
-		returns(t, "Destroy", nvml.SUCCESS, gi.Destroy())
-
-		if all, found := board.MIG.ProfileByEnum(nvml.GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME); found {
-			gi := place(t, d, all, 0)
-			refuses(t, one.Name+" beside "+all.Name, full)(d.CreateGpuInstanceWithPlacement(gpuProfile(t, d, one), placement(one, one.Starts[len(one.Starts)-1])))
-			none := byEnum(t, board, nvml.GPU_INSTANCE_PROFILE_1_SLICE_NO_ME)
-			gives(t, "the capacity for "+none.Name, 3)(d.GetGpuInstanceRemainingCapacity(gpuProfile(t, d, none)))
-			place(t, d, none, none.Starts[1])
-			returns(t, "Destroy", nvml.SUCCESS, gi.Destroy())
+		gi := place(t, d, largest(s.board(t, gpu)), 0)
+		half := whole(t, gi, 2)
+		ci, ret := gi.CreateComputeInstance(half)
+		returns(t, "CreateComputeInstance", nvml.SUCCESS, ret)
+		info, ret := ci.GetInfo()
+		returns(t, "GetInfo", nvml.SUCCESS, ret)
+		if info.Id != 0 || info.ProfileId != half.Id || info.GpuInstance != gi {
+			t.Errorf("the compute instance is %+v", info)
 		}
+		gives(t, "a compute instance by ID", ci)(gi.GetComputeInstanceById(0))
+		returns(t, "Destroy of a GPU instance with a compute instance", nvml.ERROR_IN_USE, gi.Destroy())
+		returns(t, "Destroy", nvml.SUCCESS, ci.Destroy())
+		refuses(t, "GetInfo after Destroy", nvml.ERROR_INVALID_ARGUMENT)(ci.GetInfo())
+		refuses(t, "a compute instance by ID after Destroy", nvml.ERROR_NOT_FOUND)(gi.GetComputeInstanceById(0))
+		returns(t, "Destroy of an empty GPU instance", nvml.SUCCESS, gi.Destroy())
 	})
 }

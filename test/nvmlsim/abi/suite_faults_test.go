@@ -1,10 +1,9 @@
-package conformance
+package abi_test
 
 import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -12,7 +11,7 @@ import (
 )
 
 func (s suite) lostGPU(t *testing.T) {
-	lib := s.open(t)
+	lib := initialised(t)
 	d := device(t, lib, 0)
 	id := uuid(t, d)
 	act(t, s.control.Lose(0))
@@ -41,7 +40,7 @@ func (s suite) lostGPU(t *testing.T) {
 
 // attachments: the enumeration follows, and handles of GPUs that stay are good.
 func (s suite) attachments(t *testing.T) {
-	lib := s.open(t)
+	lib := initialised(t)
 	idle := slices.IndexFunc(s.node.GPUs, func(g model.GPU) bool { return g.MIG == nil })
 	if idle < 0 {
 		return
@@ -75,34 +74,8 @@ func (s suite) attachments(t *testing.T) {
 	}
 }
 
-func (s suite) latency(t *testing.T) {
-	lib := s.open(t)
-	d := device(t, lib, 0)
-	const delay = 120 * time.Millisecond
-	act(t, s.control.SetLatency("nvmlDeviceGetUUID", delay))
-	act(t, s.control.SetLatency("nvmlDeviceGetCount", delay))
-	for what, call := range map[string]func(){
-		"GetUUID":                         func() { uuid(t, d) },
-		"a function named without its _v": func() { gives(t, "the number of GPUs", len(s.node.GPUs))(lib.DeviceGetCount()) },
-	} {
-		start := time.Now()
-		call()
-		if took := time.Since(start); took < delay {
-			t.Errorf("%s took %s, less than its latency of %s", what, took, delay)
-		}
-	}
-	if state := s.state(t); len(state.Latencies) != 2 {
-		t.Errorf("the machine's state lists latencies %v, want two", state.Latencies)
-	}
-	act(t, s.control.SetLatency("nvmlDeviceGetUUID", 0))
-	act(t, s.control.Clear())
-	if state := s.state(t); len(state.Latencies) != 0 {
-		t.Errorf("the machine's state lists latencies %v after they were cleared", state.Latencies)
-	}
-}
-
 func (s suite) failures(t *testing.T) {
-	lib := s.open(t)
+	lib := initialised(t)
 	d := device(t, lib, 0)
 	const failed = nvml.ERROR_UNKNOWN
 	act(t, s.control.Fail(model.Failure{Function: "nvmlDeviceGetMemoryInfo", Return: failed, Times: 2}))
@@ -128,7 +101,7 @@ func (s suite) failures(t *testing.T) {
 	gives(t, "the name after the failure was cleared", s.board(t, last).ProductName)(device(t, lib, last).GetName())
 
 	act(t, s.control.Fail(model.Failure{Function: "nvmlInit", Return: nvml.ERROR_DRIVER_NOT_LOADED, Times: 1}))
-	fresh := s.client(t)
+	fresh := library()
 	returns(t, "Init without a driver", nvml.ERROR_DRIVER_NOT_LOADED, fresh.Init())
 	returns(t, "Init once the driver is there", nvml.SUCCESS, fresh.Init())
 	returns(t, "Shutdown", nvml.SUCCESS, fresh.Shutdown())
