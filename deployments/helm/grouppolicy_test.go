@@ -71,6 +71,7 @@ func TestGroupPolicyOfNewGroups(t *testing.T) {
 			g.Spec.Provider = v1alpha1.NodeGroupProvider{NodeSelector: map[string]string{"kubernetes.io/os": "linux"}}
 		}), nil, "a managed node group of EKS"},
 		"an end of nodes": {with(func(g *v1alpha1.GPUNodeGroup) { g.Spec.ScaleInAfter = &metav1.Duration{} }), nil, "without scaleInAfter"},
+		"a price":         {with(func(g *v1alpha1.GPUNodeGroup) { g.Spec.PricePerHour = ptr.To(resource.MustParse("0")) }), nil, "pricePerHour"},
 		"EKS's limits": {with(func(g *v1alpha1.GPUNodeGroup) {
 			g.Labels[v1alpha1.LabelDiscovered], g.Spec.Min, g.Spec.Max = "eks", 1, ptr.To(int32(4))
 		}), eksDiscovery, ""},

@@ -336,6 +336,17 @@ func (s *scenario) rolledOut(old types.UID) bool {
 		len(pods) == 1 && pods[0].UID != old
 }
 
+// awaitRollout waits until another plugin has taken the place of the pod with the UID.
+func (s *scenario) awaitRollout(old types.UID) {
+	s.Helper()
+	eventually(s, retryTimeout, "another plugin has taken over", func(context.Context) error {
+		if !s.rolledOut(old) {
+			return errors.New("the rolling update has not ended")
+		}
+		return nil
+	})
+}
+
 // readDevicesAgain expects the devices that were published at the start.
 func (s *scenario) readDevicesAgain() {
 	s.Helper()

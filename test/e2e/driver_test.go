@@ -5,7 +5,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"slices"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -140,12 +139,7 @@ func (s *scenario) expectPublished(devices int) {
 			return err
 		}
 		if now := published[s.node]; len(now) != devices {
-			names := []string{}
-			for _, d := range now {
-				names = append(names, d.name)
-			}
-			slices.Sort(names)
-			return fmt.Errorf("it offers %d: %v", len(now), names)
+			return fmt.Errorf("it offers %d: %v", len(now), deviceNames(now))
 		}
 		return nil
 	})

@@ -92,13 +92,7 @@ func TestASickGPU(t *testing.T) {
 	if now := s.expectTaint(hit.name, "NoSchedule"); now != since {
 		t.Errorf("after a restart the taint is since %s, and was since %s", now, since)
 	}
-	old := s.rollOut()
-	eventually(t, retryTimeout, "another plugin has taken over", func(context.Context) error {
-		if !s.rolledOut(old) {
-			return errors.New("the rolling update has not ended")
-		}
-		return nil
-	})
+	s.awaitRollout(s.rollOut())
 	s.expectPluginReady()
 	s.expectHealth("patient", "Unhealthy", "reboot the node")
 	if now := s.expectTaint(hit.name, "NoSchedule"); now != since {
@@ -170,7 +164,7 @@ func TestASickGPUEvicts(t *testing.T) {
 	index := sim.gpu(sick).Index
 	t.Cleanup(func() { must(t, sim.control.SetCondition(index, model.Condition{}), "heal the GPU") })
 	// The shapes stay those of the chart's policy, so that nothing is withdrawn.
-	chart, err := s.policies(t).Get(t.Context(), "mica-default", metav1.GetOptions{})
+	chart, err := s.policies().Get(t.Context(), "mica-default", metav1.GetOptions{})
 	must(t, err, "read the chart's policy")
 	shapes, _, err := unstructured.NestedMap(chart.Object, "spec", "shapes")
 	must(t, err, "read the chart's shapes")
@@ -184,7 +178,7 @@ func TestASickGPUEvicts(t *testing.T) {
 	must(t, sim.control.SetCondition(index, model.Condition{RemapFailed: true}), "wear the memory out")
 	must(t, sim.control.Inject(model.XID(index, 63)), "have the plugin ask now and not within a minute")
 	s.expectTaint(sick.name, "None")
-	must(t, s.policies(t).Delete(t.Context(), name, metav1.DeleteOptions{}), "delete the policy")
+	must(t, s.policies().Delete(t.Context(), name, metav1.DeleteOptions{}), "delete the policy")
 	s.expectTaint(sick.name, "NoSchedule")
 	name = s.createPolicy(policyWith(fields{"condition": "memory", "effect": "NoExecute"}))
 	eventually(t, startTimeout, "the pod of the sick GPU is evicted", func(ctx context.Context) error {
@@ -195,7 +189,7 @@ func TestASickGPUEvicts(t *testing.T) {
 		return errors.Join(err, fmt.Errorf("its conditions are %v", pod.Status.Conditions))
 	})
 
-	must(t, s.policies(t).Delete(t.Context(), name, metav1.DeleteOptions{}), "delete the policy")
+	must(t, s.policies().Delete(t.Context(), name, metav1.DeleteOptions{}), "delete the policy")
 	// An action is taken for that of the GPU's last XID, such as one of the test before.
 	s.createPolicy(policyWith(
 		fields{"condition": "recovery-action", "effect": "NoSchedule", "recovery": "Reset"},

@@ -71,10 +71,7 @@ func (s *scaleOut) defineLeaderWorkerSets() {
 
 // inNamespace is dynamic in the scenario's namespace.
 func (s *scaleOut) inNamespace(resource schema.GroupVersionResource) dynamic.ResourceInterface {
-	s.Helper()
-	client, err := dynamic.NewForConfig(s.config)
-	must(s, err, "make a client for %s", resource.Resource)
-	return client.Resource(resource).Namespace(s.namespace)
+	return s.dynamicClient().Resource(resource).Namespace(s.namespace)
 }
 
 // newGang makes a LeaderWorkerSet without replicas, and plays its controller while the test runs.

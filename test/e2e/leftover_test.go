@@ -13,7 +13,6 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic"
 )
 
 // claimsInUse returns the UIDs of the claims that hold or look at a GPU of the node and are
@@ -63,12 +62,8 @@ func (in *installation) expectNoObjects(ctx context.Context) error {
 
 // expectNoScaleOut wants no node group, headroom or placeholder to be left.
 func (in *installation) expectNoScaleOut(ctx context.Context) error {
-	client, err := dynamic.NewForConfig(in.config)
-	if err != nil {
-		return err
-	}
 	for _, resource := range []schema.GroupVersionResource{gpuNodeGroups, gpuHeadrooms} {
-		list, err := client.Resource(resource).List(ctx, metav1.ListOptions{})
+		list, err := in.dynamicClient().Resource(resource).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}

@@ -66,7 +66,7 @@ func (s *scaleOut) admit(pod *corev1.PodSpec) {
 	if pod.NodeSelector == nil {
 		pod.NodeSelector = map[string]string{}
 	}
-	pod.NodeSelector[groupSetLabel] = groupSet(s.groups[0])
+	pod.NodeSelector[groupSetLabel] = s.groups[0]
 	pod.Tolerations = append(pod.Tolerations, corev1.Toleration{Key: "kwok.x-k8s.io/node", Operator: corev1.TolerationOpExists})
 }
 
@@ -263,7 +263,7 @@ func (s *scaleOut) declareExample(group *unstructured.Unstructured) {
 	must(s, err, "read max")
 	s.groups = append(s.groups, group.GetName())
 	machines := nodeGroup{Promised: machine, Max: int(maximum), Capacity: capacity, OutOfStock: capacity == "SPOT"}.machines(group.GetName())
-	machines.Labels = map[string]string{groupSetLabel: groupSet(s.groups[0])}
+	machines.Labels = map[string]string{groupSetLabel: s.groups[0]}
 	taints, _, err := unstructured.NestedSlice(spec, "template", "taints")
 	must(s, err, "read the taints")
 	for _, taint := range taints {

@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -221,10 +219,8 @@ func (s *scaleOut) expectGroupCondition(group, kind string, status metav1.Condit
 // explain is what a user reads.
 func (s *scaleOut) explain(pod string) string {
 	s.Helper()
-	command := exec.CommandContext(s.Context(), os.Getenv("MICA_KUBECTL_GPU"), "explain", "pod/"+pod, "--namespace", s.namespace)
-	output, err := command.CombinedOutput()
-	must(s, err, "run kubectl gpu explain: %s", output)
-	return string(output)
+	out, notes := gpuCommand(s, "explain", "pod/"+pod, "--namespace", s.namespace)
+	return out + notes
 }
 
 // expectProtected waits until the nodes of a group are kept from being scaled down for these
@@ -288,29 +284,6 @@ func (s *scaleOut) awaitLeader(before string, renewals int) (leader string) {
 		return nil
 	})
 	return leader
-}
-
-// expectMetrics wants lines that begin so of one controller, the one that works.
-func (s *scaleOut) expectMetrics(ctx context.Context, lines ...string) error {
-	pods, err := s.client.CoreV1().Pods(s.plugin.namespace).List(ctx, metav1.ListOptions{LabelSelector: controllerSelector})
-	if err != nil {
-		return err
-	}
-	err = errors.New("there is no controller")
-	for _, pod := range pods.Items {
-		var text []byte
-		text, err = s.client.CoreV1().RESTClient().Get().Namespace(pod.Namespace).Resource("pods").
-			Name(pod.Name + ":8080").SubResource("proxy").Suffix("metrics").DoRaw(ctx)
-		if err != nil {
-			continue
-		}
-		missing := slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return strings.Contains(string(text), "\n"+line) })
-		if len(missing) == 0 {
-			return nil
-		}
-		err = fmt.Errorf("pod %s does not tell %q", pod.Name, missing)
-	}
-	return err
 }
 
 func (s *scaleOut) createHeadroom(name string, spec fields) {

@@ -36,10 +36,8 @@ type nodeGroup struct {
 	Promised, Real string
 	Max            int
 	Price, Pairing string
-	// Set is the first group of the test that has several.
-	Set        string
-	SliceDelay time.Duration
-	OutOfStock bool
+	SliceDelay     time.Duration
+	OutOfStock     bool
 	// ScaleInAfter is how long a node is empty before the controller ends it; empty: never.
 	ScaleInAfter string
 	// Unneeded is how long a node is empty before it is removed; zero for never.
@@ -63,26 +61,25 @@ const (
 )
 
 var scaleGroups = map[string]nodeGroup{
-	"placeholder":  {Promised: h200, Max: 5, Pairing: placeholder},
-	"nine":         {Promised: h200, Max: 5, Pairing: placeholder},
-	"partitions":   {Promised: h200, Max: 5, Pairing: placeholder},
-	"too-small":    {Promised: l4, Max: 5, Pairing: placeholder},
-	"wrong":        {Promised: h200, Real: l4, Max: 5, Pairing: placeholder},
-	"direct":       {Promised: h200, Max: 5, Pairing: "direct", ScaleInAfter: "5s"},
-	"observed":     {Promised: l4, Max: 5, Pairing: "observe"},
-	"gated":        {Promised: l4, Max: 1, Pairing: placeholder, SliceDelay: time.Hour, Timeout: 90 * time.Second},
-	"killed":       {Promised: h200, Max: 5, Pairing: placeholder},
-	"discovered":   {Promised: l4, Max: 5},
-	"headroom":     {Promised: l4, Max: 5, Pairing: placeholder},
-	"bench":        {Promised: h200, Max: 5, Pairing: placeholder},
-	"multi-node":   {Promised: h100, Max: 2, Pairing: "observe", Workers: true},
-	"training":     {Promised: l4, Max: 2, Pairing: "observe", Workers: true, Capacity: "SPOT"},
-	"efa":          {Promised: h100, Max: 1, Pairing: "observe", Workers: true},
-	"keda-chain":   {Promised: l4, Max: 5, Pairing: placeholder, Unneeded: 5 * time.Second},
-	"keda-cap":     {Promised: h200, Max: 1, Pairing: placeholder},
-	"keda-gang":    {Promised: h200, Max: 1, Pairing: placeholder},
-	"keda-devices": {Promised: t4, Max: 5, Pairing: placeholder},
-	"keda-seen":    {Promised: t4, Max: 1, Pairing: placeholder, Price: "0.526"},
+	"placeholder": {Promised: h200, Max: 5, Pairing: placeholder},
+	"nine":        {Promised: h200, Max: 5, Pairing: placeholder},
+	"partitions":  {Promised: h200, Max: 5, Pairing: placeholder},
+	"too-small":   {Promised: l4, Max: 5, Pairing: placeholder},
+	"wrong":       {Promised: h200, Real: l4, Max: 5, Pairing: placeholder},
+	"direct":      {Promised: h200, Max: 5, Pairing: "direct", ScaleInAfter: "5s"},
+	"observed":    {Promised: l4, Max: 5, Pairing: "observe"},
+	"gated":       {Promised: l4, Max: 1, Pairing: placeholder, SliceDelay: time.Hour, Timeout: 90 * time.Second},
+	"killed":      {Promised: h200, Max: 5, Pairing: placeholder},
+	"discovered":  {Promised: l4, Max: 5},
+	"headroom":    {Promised: l4, Max: 5, Pairing: placeholder},
+	"bench":       {Promised: h200, Max: 5, Pairing: placeholder},
+	"multi-node":  {Promised: h100, Max: 2, Pairing: "observe", Workers: true},
+	"training":    {Promised: l4, Max: 2, Pairing: "observe", Workers: true, Capacity: "SPOT"},
+	"efa":         {Promised: h100, Max: 1, Pairing: "observe", Workers: true},
+	"keda-chain":  {Promised: l4, Max: 5, Pairing: placeholder, Unneeded: 5 * time.Second},
+	"keda-cap":    {Promised: h200, Max: 1, Pairing: placeholder},
+	"keda-gang":   {Promised: h200, Max: 1, Pairing: placeholder},
+	"keda-seen":   {Promised: t4, Max: 1, Pairing: placeholder, Price: "0.526"},
 }
 
 func groupOf(t testing.TB, name string) nodeGroup {
@@ -92,14 +89,6 @@ func groupOf(t testing.TB, name string) nodeGroup {
 		t.Fatalf("the tests have no node group %s", name)
 	}
 	return group
-}
-
-// groupSet is the value of groupSetLabel on the nodes of a group.
-func groupSet(name string) string {
-	if set := scaleGroups[name].Set; set != "" {
-		return set
-	}
-	return name
 }
 
 // fleet is the cloud with its node groups and EKS, which play beside the cluster: kwok, fleet
@@ -147,7 +136,7 @@ func (g nodeGroup) machines(name string) cloud.Group {
 	group := cloud.Group{
 		Name: name, ScalingGroup: "eks-" + name + "-00000000-1111-2222-3333-444444444444",
 		Max: g.Max, InstanceType: g.Promised, Machine: g.Real, CapacityType: g.Capacity,
-		Labels: map[string]string{groupSetLabel: groupSet(name)},
+		Labels: map[string]string{groupSetLabel: name},
 		Taints: []corev1.Taint{
 			{Key: "kwok.x-k8s.io/node", Value: "fake", Effect: corev1.TaintEffectNoSchedule},
 			{Key: "startup-taint.cluster-autoscaler.kubernetes.io/mica", Value: "starting", Effect: corev1.TaintEffectNoSchedule},

@@ -264,7 +264,7 @@ func newScaleOut(t testing.TB, groups ...string) *scaleOut {
 
 // onGroups keeps a pod on the test's nodes, and lets it on them.
 func (s *scaleOut) onGroups(pod *corev1.Pod) *corev1.Pod {
-	pod.Spec.NodeSelector = map[string]string{groupSetLabel: groupSet(s.groups[0])}
+	pod.Spec.NodeSelector = map[string]string{groupSetLabel: s.groups[0]}
 	pod.Spec.Tolerations = []corev1.Toleration{{Key: "kwok.x-k8s.io/node", Operator: corev1.TolerationOpExists}}
 	pod.Spec.TerminationGracePeriodSeconds = ptr.To(int64(0))
 	return pod

@@ -88,13 +88,7 @@ func TestPluginUpgradedUnderMPS(t *testing.T) {
 	s.expectLimits("before", want)
 	daemon, run := m.mpsDaemonOf(t, gpu), containerRun(s.waitRunning("before"))
 
-	old := s.rollOut()
-	eventually(t, retryTimeout, "the plugin is replaced", func(context.Context) error {
-		if !s.rolledOut(old) {
-			return errors.New("it is not yet")
-		}
-		return nil
-	})
+	s.awaitRollout(s.rollOut())
 	_, err := m.killPlugin(t.Context())
 	must(t, err, "kill the plugin")
 	defer s.renewPlugin()

@@ -90,32 +90,3 @@ func expectOwner(t *testing.T, slice resourcev1.ResourceSlice) {
 		t.Errorf("slice %s is not owned by Node %s: %v", slice.Name, under.node, slice.OwnerReferences)
 	}
 }
-
-func TestMetricsTellWhatIsPublishedAndPrepared(t *testing.T) {
-	t.Parallel()
-	s := newScenario(t, 1)
-	s.createTemplate("one", s.claimFor(1))
-	s.createPod(s.podFromTemplate("pod", "one"))
-	s.expectOwnDevices("pod")
-
-	plugin := s.awaitPlugin(t)
-	eventually(t, startTimeout, "the metrics tell of the devices and the claim", func(ctx context.Context) error {
-		published, err := s.metric(ctx, plugin, "mica_published_devices")
-		if want := len(s.published()); err == nil && int(published) != want {
-			err = fmt.Errorf("mica_published_devices is %v, want %d", published, want)
-		}
-		failures := []error{err}
-		for _, name := range []string{
-			"mica_prepared_claims",
-			"mica_last_successful_publish_timestamp_seconds",
-			`mica_claim_operation_duration_seconds_count{operation="prepare",result="ok"}`,
-		} {
-			value, err := s.metric(ctx, plugin, name)
-			if err == nil && value < 1 {
-				err = fmt.Errorf("%s is %v while a claim is prepared, want 1 or more", name, value)
-			}
-			failures = append(failures, err)
-		}
-		return errors.Join(failures...)
-	})
-}

@@ -4,8 +4,6 @@ package e2e
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -161,12 +159,7 @@ func (s *scenario) changeRelease(held map[string]holder, arguments ...string) {
 		s.startAndStop(fmt.Sprintf("%s-%d", template, started), template)
 	}
 	s.Logf("helm %s: %d pods started and stopped meanwhile", arguments[0], started)
-	eventually(s, startTimeout, "helm "+arguments[0]+" has replaced the plugin", func(context.Context) error {
-		if !s.rolledOut(plugin.UID) {
-			return errors.New("it has not yet")
-		}
-		return nil
-	})
+	s.awaitRollout(plugin.UID)
 	for _, name := range slices.Sorted(maps.Keys(held)) {
 		if now := s.holder(name); now != held[name] {
 			s.Errorf("helm %s disturbed pod %s: it had %+v, has %+v", arguments[0], name, held[name], now)

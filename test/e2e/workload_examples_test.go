@@ -66,7 +66,7 @@ func TestEveryExampleIsApplied(t *testing.T) {
 		"batch", "llm-serving", "prefill-decode", "queue", "warm-pool", // TestKEDA/examples
 		"embedding", "inference-gateway", "notebook", "same-zone", // TestWorkloadExamples
 		"efa", "multi-node", "spot", "training", // TestScaleOutExamples
-		"scale-out",  // below
+		"scale-out",  // TestExamplesOfScaleOut
 		"eks", "iam", // what a cluster is made of: test/eks and hack/docs read them
 	}
 	directories, err := filepath.Glob(filepath.Join(examplesDirectory, "*", "*"))
@@ -75,12 +75,6 @@ func TestEveryExampleIsApplied(t *testing.T) {
 		if name := filepath.Base(filepath.Dir(file)); !slices.Contains(tested, name) {
 			t.Errorf("no test applies examples/%s", name)
 		}
-	}
-	e := &workloadExample{scenario: newScenario(t, 0)}
-	files, err := filepath.Glob(filepath.Join(examplesDirectory, "scale-out", "*.yaml"))
-	must(t, err, "list the files of scale-out")
-	for _, file := range files {
-		e.applyFile(file) // of no namespace: the API server only looks at them
 	}
 }
 
