@@ -67,25 +67,21 @@ func testObservability(t *testing.T) {
 	d := s.newScaled("seen", s.ending(s.plainPod("")))
 	d.waiting(0)
 	d.scaledBy(5, d.byWaiting())
-	used := map[string]int{holder: held.usedBy(sim, holder), "partition": held.usedBy(sim, "partition")}
+	held.expectOwnDevices("partition")
 
-	p := s.startPrometheus(sim.dcgmPage(s.node))
+	p := s.startPrometheus()
 	p.expectRules()
-	p.expectAttribution(held.namespace, used)
 	p.expectSeries(slices.Concat(p.askedByDashboards(), p.selectedByAlerts()))
 }
 
 // prometheus is one in a pod of the test.
 type prometheus struct{ *scaleOut }
 
-const (
-	prometheusPod = "prometheus"
-	dcgmFile      = "dcgm.txt"
-)
+const prometheusPod = "prometheus"
 
-func (s *scaleOut) startPrometheus(dcgm string) prometheus {
+func (s *scaleOut) startPrometheus() prometheus {
 	s.Helper()
-	config := map[string]string{"prometheus.yml": s.prometheusConfig(), dcgmFile: dcgm}
+	config := map[string]string{"prometheus.yml": s.prometheusConfig()}
 	alerts, err := filepath.Glob(filepath.Join(chartDirectory, "alerts", "*.yaml"))
 	must(s, err, "list the alerts")
 	for _, path := range alerts {
@@ -100,8 +96,7 @@ func (s *scaleOut) startPrometheus(dcgm string) prometheus {
 	pod := s.ending(s.plainPod(prometheusPod))
 	pod.Spec.Containers[0] = corev1.Container{
 		Name: prometheusPod, Image: "mica.local/keda:dev", ImagePullPolicy: corev1.PullNever,
-		Command: []string{"/usr/bin/prometheus", "--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/data",
-			"--web.user-assets=/etc/prometheus"},
+		Command:      []string{"/usr/bin/prometheus", "--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/data"},
 		VolumeMounts: []corev1.VolumeMount{{Name: "config", MountPath: "/etc/prometheus"}, {Name: "data", MountPath: "/data"}},
 	}
 	pod.Spec.Volumes = []corev1.Volume{
@@ -123,11 +118,7 @@ func (s *scaleOut) prometheusConfig() string {
 		port                      int
 		labels                    map[string]string
 	}
-	// No pod can reach the test, so Prometheus serves to itself what DCGM's exporter would.
-	scrapes := []any{fields{
-		"job_name": "dcgm-exporter", "metrics_path": "/user/" + dcgmFile, "fallback_scrape_protocol": "PrometheusText0.0.4",
-		"static_configs": []any{fields{"targets": []any{"localhost:9090"}}},
-	}}
+	var scrapes []any
 	for _, j := range []job{
 		{"mica-kubelet-plugin", s.plugin.namespace, pluginSelector, 8080, map[string]string{"node": s.node}},
 		{"mica-controller", s.plugin.namespace, controllerSelector, 8080, nil},

@@ -4,11 +4,9 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -33,7 +31,6 @@ func TestScaleOutExamples(t *testing.T) {
 	t.Run("multi-node", testMultiNodeExample)
 	t.Run("training", testTrainingExample)
 	t.Run("spot", testSpotExample)
-	t.Run("efa", testEFAExample)
 }
 
 // applyExample applies a file with its pods on the groups' nodes, and gives its objects.
@@ -273,116 +270,4 @@ func (s *scaleOut) declareExample(group *unstructured.Unstructured) {
 	}
 	spec["provisionTimeout"] = nodeTimeout.String()
 	s.declareAs(machines, spec)
-}
-
-// testEFAExample publishes the EFA devices of a node as AWS's driver does, and wants them at the
-// PCIe roots of the GPUs.
-func testEFAExample(t *testing.T) {
-	t.Parallel()
-	s := newScaleOut(t, "efa")
-	s.createEFAClass()
-	s.addNodes("efa", 1)
-	roots := s.publishEFA("efa")
-	s.applyExample("efa/workload.yaml")
-	s.expectPlaced("efa")
-	pod := s.waitRunning("efa")
-	found := map[string][]string{}
-	for _, result := range s.results([]corev1.Pod{*pod}) {
-		_, pair, _ := strings.Cut(result.Request, "-") // such as gpu-0 and efa-0
-		found[pair] = append(found[pair], roots[result.Device])
-	}
-	for _, pair := range []string{"0", "1"} {
-		devices := found[pair]
-		if len(devices) != 5 {
-			t.Errorf("pair %s has %d devices, want a GPU and four of EFA", pair, len(devices))
-		}
-		for _, root := range devices {
-			if root == "" || root != devices[0] {
-				t.Errorf("pair %s is at the PCIe roots %v", pair, devices)
-			}
-		}
-	}
-}
-
-// createEFAClass makes the class of AWS's chart aws-dranet for the time of the test.
-func (s *scaleOut) createEFAClass() {
-	s.Helper()
-	classes := s.client.ResourceV1().DeviceClasses()
-	_, err := classes.Create(s.Context(), &resourcev1.DeviceClass{
-		ObjectMeta: metav1.ObjectMeta{Name: "efa.networking.k8s.aws"},
-		Spec: resourcev1.DeviceClassSpec{Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{
-			Expression: `device.driver == "dra.net" && device.attributes["dra.net"].pciDevice == "Elastic Fabric Adapter (EFA)"`,
-		}}}},
-	}, metav1.CreateOptions{})
-	must(s, err, "create the class of EFA devices")
-	s.Cleanup(func() {
-		if err := classes.Delete(context.Background(), "efa.networking.k8s.aws", metav1.DeleteOptions{}); err != nil {
-			s.Errorf("delete the class of EFA devices: %v", err)
-		}
-	})
-}
-
-// publishEFA publishes four EFA devices for each PCIe root of the group's node, as p5.48xlarge has
-// them, once it publishes its GPUs. It gives the root of each device.
-func (s *scaleOut) publishEFA(group string) map[string]string {
-	s.Helper()
-	roots, efa := map[string]string{}, &resourcev1.ResourceSlice{}
-	eventually(s, nodeTimeout, "the node publishes all its GPUs", func(ctx context.Context) error {
-		nodes, err := s.nodesOf(ctx, group)
-		if err == nil && len(nodes) == 0 {
-			err = errors.New("it is not there yet")
-		}
-		if err != nil {
-			return err
-		}
-		list, err := s.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + nodes[0].Name})
-		if err != nil {
-			return err
-		}
-		if len(list.Items) == 0 || int64(len(list.Items)) != list.Items[0].Spec.Pool.ResourceSliceCount {
-			return fmt.Errorf("it has %d slices, not all of them", len(list.Items))
-		}
-		roots, efa = efaBeside(list.Items)
-		return nil
-	})
-	slices := s.client.ResourceV1().ResourceSlices()
-	made, err := slices.Create(s.Context(), efa, metav1.CreateOptions{})
-	must(s, err, "publish EFA devices")
-	s.Cleanup(func() {
-		if err := slices.Delete(context.Background(), made.Name, metav1.DeleteOptions{}); err != nil {
-			s.Errorf("delete the EFA devices: %v", err)
-		}
-	})
-	return roots
-}
-
-// efaBeside is the slice of a node whose GPUs are in these slices, and the PCIe root of each device.
-func efaBeside(gpus []resourcev1.ResourceSlice) (map[string]string, *resourcev1.ResourceSlice) {
-	const attribute resourcev1.QualifiedName = "resource.kubernetes.io/pcieRoot"
-	node := *gpus[0].Spec.NodeName
-	roots := map[string]string{}
-	efa := &resourcev1.ResourceSlice{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "mica-e2e-efa-", Labels: map[string]string{testLabel: ""}},
-		Spec:       resourcev1.ResourceSliceSpec{Driver: "dra.net", NodeName: &node, Pool: resourcev1.ResourcePool{Name: node, ResourceSliceCount: 1}},
-	}
-	for _, slice := range gpus {
-		for _, device := range slice.Spec.Devices {
-			root := device.Attributes[attribute].StringValue
-			if root == nil {
-				continue
-			}
-			roots[device.Name] = *root
-			if *device.Attributes["type"].StringValue != kindGPU {
-				continue
-			}
-			for i := range 4 {
-				name := fmt.Sprintf("efa-%s-%d", device.Name, i)
-				roots[name] = *root
-				efa.Spec.Devices = append(efa.Spec.Devices, resourcev1.Device{Name: name, Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
-					"dra.net/pciDevice": {StringValue: ptr.To("Elastic Fabric Adapter (EFA)")}, attribute: {StringValue: root},
-				}})
-			}
-		}
-	}
-	return roots, efa
 }

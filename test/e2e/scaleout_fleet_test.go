@@ -75,7 +75,6 @@ var scaleGroups = map[string]nodeGroup{
 	"bench":       {Promised: h200, Max: 5, Pairing: placeholder},
 	"multi-node":  {Promised: h100, Max: 2, Pairing: "observe", Workers: true},
 	"training":    {Promised: l4, Max: 2, Pairing: "observe", Workers: true, Capacity: "SPOT"},
-	"efa":         {Promised: h100, Max: 1, Pairing: "observe", Workers: true},
 	"keda-chain":  {Promised: l4, Max: 5, Pairing: placeholder, Unneeded: 5 * time.Second},
 	"keda-cap":    {Promised: h200, Max: 1, Pairing: placeholder},
 	"keda-gang":   {Promised: h200, Max: 1, Pairing: placeholder},

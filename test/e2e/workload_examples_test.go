@@ -65,7 +65,8 @@ func TestEveryExampleIsApplied(t *testing.T) {
 	tested := []string{
 		"batch", "llm-serving", "prefill-decode", "queue", "warm-pool", // TestKEDA/examples
 		"embedding", "inference-gateway", "notebook", "same-zone", // TestWorkloadExamples
-		"efa", "multi-node", "spot", "training", // TestScaleOutExamples
+		"multi-node", "spot", "training", // TestScaleOutExamples
+		"efa",        // test/scheduler
 		"scale-out",  // TestExamplesOfScaleOut
 		"eks", "iam", // what a cluster is made of: test/eks and hack/docs read them
 	}

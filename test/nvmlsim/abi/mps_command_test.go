@@ -57,38 +57,6 @@ func converse(t *testing.T, conn net.Conn, request mps.Request) mps.Reply {
 	return reply
 }
 
-func TestMPSClientsAreBounded(t *testing.T) {
-	t.Parallel()
-	m := start(t, "g6.xlarge").mps(nil).start()
-	connect := func() (net.Conn, mps.Reply) {
-		conn, err := net.Dial("unix", m.pipe()+"/control")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { conn.Close() })
-		return conn, converse(t, conn, mps.Request{Connect: &mps.Connect{}})
-	}
-	var last net.Conn
-	for n := range 48 {
-		conn, reply := connect()
-		if reply.Error != "" {
-			t.Fatalf("client %d: %s", n, reply.Error)
-		}
-		last = conn
-	}
-	if _, reply := connect(); !strings.HasPrefix(reply.Error, "CUDA_ERROR_MPS_MAX_CLIENTS_REACHED") {
-		t.Errorf("one client too many is answered %+v", reply)
-	}
-	last.Close()
-	eventually(t, "there is room again", func() error {
-		if conn, reply := connect(); reply.Error != "" {
-			conn.Close()
-			return fmt.Errorf("a client is answered %+v", reply)
-		}
-		return nil
-	})
-}
-
 // A container without the server's /dev/shm has no MPS.
 func TestMPSClientsShareMemory(t *testing.T) {
 	t.Parallel()

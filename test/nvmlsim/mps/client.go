@@ -124,10 +124,6 @@ func (d *Daemon) advance() {
 
 func (d *Daemon) admit(c *client) {
 	s := d.server
-	if len(s.clients) >= maxClients {
-		d.reject(c, fmt.Sprintf("CUDA_ERROR_MPS_MAX_CLIENTS_REACHED: the server has %d clients", len(s.clients)))
-		return
-	}
 	c.devices = s.devicesOf(c)
 	if len(c.devices) == 0 {
 		d.reject(c, fmt.Sprintf("CUDA_ERROR_NO_DEVICE: the server has none of the devices %q", c.visible))

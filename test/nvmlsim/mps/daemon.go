@@ -14,9 +14,6 @@ import (
 	"time"
 )
 
-// maxClients is how many clients a server takes from Volta on.
-const maxClients = 48
-
 // Texts of the real program.
 var (
 	ErrNotFound = errors.New("Cannot find MPS control daemon process")        //nolint:staticcheck // the real program's words
