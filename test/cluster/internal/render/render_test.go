@@ -6,8 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/mica-gpu/mica/test/cluster/internal/pki"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -51,35 +49,6 @@ func compare(t *testing.T, golden string, text []byte) {
 	}
 	if string(want) != string(text) {
 		t.Errorf("%s differs; it would be:\n%s", golden, text)
-	}
-}
-
-func TestKubeconfigHoldsTheClientsCertificates(t *testing.T) {
-	dir := t.TempDir()
-	authority, err := pki.NewAuthority(dir, "ca")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := authority.Issue(pki.Leaf{File: "admin", User: "admin"}); err != nil {
-		t.Fatal(err)
-	}
-	kubeconfig, err := NewKubeconfig("https://127.0.0.1:1", dir, "admin")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := kubeconfig.Text()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{
-		"server: https://127.0.0.1:1\n",
-		"certificate-authority-data: " + kubeconfig.Authority + "\n",
-		"client-certificate-data: " + kubeconfig.Certificate + "\n",
-		"client-key-data: " + kubeconfig.Key + "\n",
-	} {
-		if !strings.Contains(string(text), want) {
-			t.Errorf("the kubeconfig lacks %q:\n%s", want, text)
-		}
 	}
 }
 
