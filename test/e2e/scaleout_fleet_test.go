@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
@@ -183,46 +182,28 @@ func (s sightings) of(group string) []string {
 
 // watchPlaceholders notes each placeholder that is ever made.
 func (f *fleet) watchPlaceholders(ctx context.Context) {
-	lists := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			options.LabelSelector = placeholderLabel
-			return under.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, options)
-		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			options.LabelSelector = placeholderLabel
-			return under.client.CoreV1().Pods(metav1.NamespaceAll).Watch(ctx, options)
-		},
-	}
-	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: lists, ObjectType: &corev1.Pod{},
-		Handler: cache.ResourceEventHandlerFuncs{AddFunc: func(object any) {
-			pod := object.(*corev1.Pod)
-			f.placeholders.note(pod.Labels[placeholderLabel], string(pod.UID))
-		}},
-	})
-	go informer.RunWithContext(ctx)
+	f.watch(ctx, "pods", placeholderLabel, &corev1.Pod{}, cache.ResourceEventHandlerFuncs{AddFunc: func(object any) {
+		pod := object.(*corev1.Pod)
+		f.placeholders.note(pod.Labels[placeholderLabel], string(pod.UID))
+	}})
 }
 
 // watchNodes notes each node of a group that was Ready and is not any more.
 func (f *fleet) watchNodes(ctx context.Context) {
-	lists := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			options.LabelSelector = nodegroupLabel
-			return under.client.CoreV1().Nodes().List(ctx, options)
-		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			options.LabelSelector = nodegroupLabel
-			return under.client.CoreV1().Nodes().Watch(ctx, options)
-		},
-	}
+	f.watch(ctx, "nodes", nodegroupLabel, &corev1.Node{}, cache.ResourceEventHandlerFuncs{UpdateFunc: func(before, after any) {
+		was, node := before.(*corev1.Node), after.(*corev1.Node)
+		if !readySince(was).IsZero() && readySince(node).IsZero() {
+			f.unready.note(node.Labels[nodegroupLabel], node.Name)
+		}
+	}})
+}
+
+// watch calls the handler for the objects that have the label, until ctx ends.
+func (*fleet) watch(ctx context.Context, resource, label string, kind runtime.Object, handler cache.ResourceEventHandler) {
+	labelled := func(options *metav1.ListOptions) { options.LabelSelector = label }
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: lists, ObjectType: &corev1.Node{},
-		Handler: cache.ResourceEventHandlerFuncs{UpdateFunc: func(before, after any) {
-			was, node := before.(*corev1.Node), after.(*corev1.Node)
-			if !readySince(was).IsZero() && readySince(node).IsZero() {
-				f.unready.note(node.Labels[nodegroupLabel], node.Name)
-			}
-		}},
+		ListerWatcher: cache.NewFilteredListWatchFromClient(under.client.CoreV1().RESTClient(), resource, metav1.NamespaceAll, labelled),
+		ObjectType:    kind, Handler: handler,
 	})
 	go informer.RunWithContext(ctx)
 }

@@ -43,31 +43,18 @@ func (c *call) lacks() bool {
 	return ok && !model.Answers(device, c.f.Name)
 }
 
-// check refuses NULL and structs of a version that is not known.
+// check refuses NULL and structs of another version than the modelled one.
 func (c *call) check() nvml.Return {
 	for i, a := range c.f.Args {
 		isText := a.Type == reflect.TypeFor[byte]()
 		if !c.args[i].present && (a.Count == CountOne || isText) {
 			return nvml.ERROR_INVALID_ARGUMENT
 		}
-		if a.Kind == Versioned && c.version(i) == 0 {
+		if data := c.args[i].data; a.Kind == Versioned && (len(data) != a.Size || binary.NativeEndian.Uint32(data) != a.Version) {
 			return nvml.ERROR_ARGUMENT_VERSION_MISMATCH
 		}
 	}
 	return nvml.SUCCESS
-}
-
-// version is the first word of a versioned struct, 0 if it is not a known one
-// or not as long as it says.
-func (c *call) version(i int) uint32 {
-	data := c.args[i].data
-	word := binary.NativeEndian.Uint32(data)
-	for _, known := range c.f.Args[i].Versions {
-		if word == known.Word() && len(data) == int(known.Type.Size()) {
-			return word
-		}
-	}
-	return 0
 }
 
 // invoke calls the method that has the function's name and, if it succeeds,

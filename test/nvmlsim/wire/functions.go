@@ -80,7 +80,7 @@ var identity = []Function{
 }
 
 var modes = []Function{
-	fn("nvmlDeviceGetAddressingMode", "GetAddressingMode", handle, versioned(version[nvml.DeviceAddressingMode_v1](1))),
+	fn("nvmlDeviceGetAddressingMode", "GetAddressingMode", handle, versioned[nvml.DeviceAddressingMode_v1](1)),
 	fn("nvmlDeviceGetPersistenceMode", "GetPersistenceMode", handle, out32),
 	fn("nvmlDeviceSetPersistenceMode", "SetPersistenceMode", handle, u32),
 	fn("nvmlDeviceGetComputeMode", "GetComputeMode", handle, out32),
@@ -90,7 +90,7 @@ var modes = []Function{
 
 var memoryInfo = []Function{
 	fn("nvmlDeviceGetMemoryInfo", "GetMemoryInfo", handle, out[nvml.Memory]()),
-	fn("nvmlDeviceGetMemoryInfo_v2", "GetMemoryInfo_v2", handle, versioned(version[nvml.Memory_v2](2))),
+	fn("nvmlDeviceGetMemoryInfo_v2", "GetMemoryInfo_v2", handle, versioned[nvml.Memory_v2](2)),
 	fn("nvmlDeviceGetFieldValues", "GetFieldValues", handle, u32, memory[nvml.FieldValue](InOut, 1)).
 		answering(serveFieldValues),
 }
@@ -146,7 +146,7 @@ var nvlink = []Function{
 	fn("nvmlDeviceGetNvLinkRemotePciInfo_v2", "GetNvLinkRemotePciInfo", handle, u32, out[nvml.PciInfo]()),
 	fn("nvmlDeviceGetNvLinkRemoteDeviceType", "GetNvLinkRemoteDeviceType", handle, u32, out32),
 	fn("nvmlDeviceGetGpuFabricInfo", "GetGpuFabricInfo", handle, out[nvml.GpuFabricInfo]()),
-	fn("nvmlDeviceGetGpuFabricInfoV", "GpuFabricInfoV3", handle, versioned(version[nvml.GpuFabricInfo_v3](3))).
+	fn("nvmlDeviceGetGpuFabricInfoV", "GpuFabricInfoV3", handle, versioned[nvml.GpuFabricInfo_v3](3)).
 		answering((*call).invoke),
 }
 

@@ -47,8 +47,7 @@ type Arg struct {
 	// Type is the go-nvml type of what a pointer points at, one element of it
 	// for an array; HandleWord for a handle, byte for text.
 	Type reflect.Type
-	// Size is the size in bytes of one element, the largest version's for a
-	// versioned struct.
+	// Size is the size in bytes of one element.
 	Size int
 	// Tail is the size of one element of a Tailed struct's array.
 	Tail int
@@ -57,8 +56,8 @@ type Arg struct {
 	Count int
 	// tells is the argument that takes the number of elements of a CountAny.
 	tells int
-	// Versions are those of a versioned struct that are known.
-	Versions []Version
+	// Version is the word that begins a versioned struct, as NVML_STRUCT_VERSION makes it.
+	Version uint32
 }
 
 // IsMemory reports whether the argument is a pointer to memory of the caller.
@@ -110,26 +109,10 @@ func tailed[T, Element any]() Arg {
 	return a
 }
 
-// Version is one version of a versioned struct.
-type Version struct {
-	// Type is the go-nvml type.
-	Type   reflect.Type
-	Number uint32
-}
-
-// Word is what NVML_STRUCT_VERSION makes of a version: it begins the struct.
-func (v Version) Word() uint32 { return uint32(v.Type.Size()) | v.Number<<24 }
-
-func version[T any](number uint32) Version {
-	return Version{reflect.TypeFor[T](), number}
-}
-
-// versioned is a struct in any of the given versions.
-func versioned(of ...Version) Arg {
-	a := Arg{Kind: Versioned, Type: reflect.TypeFor[byte](), Count: CountOne, Versions: of}
-	for _, v := range of {
-		a.Size = max(a.Size, int(v.Type.Size()))
-	}
+// versioned is a struct that begins with its version and size.
+func versioned[T any](number uint32) Arg {
+	a := memory[T](Versioned, CountOne)
+	a.Version = uint32(a.Size) | number<<24
 	return a
 }
 
