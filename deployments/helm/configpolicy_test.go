@@ -72,15 +72,7 @@ func TestConfigPolicyDecides(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for kind, object := range configured(t, "gpu.nvidia.com", test.parameters) {
-				matched, messages := policy.Review(t, admission.Review{Kind: kind, Object: object})
-				switch {
-				case !matched:
-					t.Errorf("a %s is not looked at", kind)
-				case test.want == "" && len(messages) > 0:
-					t.Errorf("a %s is refused: %q", kind, messages)
-				case test.want != "" && (len(messages) != 1 || !strings.Contains(messages[0], test.want)):
-					t.Errorf("for a %s: got the messages %q, want one with %q", kind, messages, test.want)
-				}
+				expectMessage(t, policy, kind, object, test.want)
 			}
 		})
 	}
@@ -150,6 +142,16 @@ func configPolicy(t *testing.T) admission.Policy { return renderedPolicy(t, "dev
 func renderedPolicy(t *testing.T, prefix string, args ...string) admission.Policy {
 	t.Helper()
 	return admission.Find(t, render(t, append([]string{"--namespace", "mica"}, args...)...), prefix)
+}
+
+// expectDecision expects the policy to refuse what it is asked with the words, or to accept it without any.
+func expectDecision(t *testing.T, policy admission.Policy, review admission.Review, words string) {
+	t.Helper()
+	matched, messages := policy.Review(t, review)
+	refused := strings.Join(messages, "\n")
+	if !matched || words == "" && refused != "" || !strings.Contains(refused, words) {
+		t.Errorf("looked at: %t, refused: %q, want %q", matched, refused, words)
+	}
 }
 
 // The largest configurations that the API allows are within what the API server spends.
