@@ -33,9 +33,9 @@ import (
 
 // BenchmarkPodsWithGPUs measures how long a pod for every GPU takes from the first request
 // until all run, against the same pods without claims. The two alternate in one run, so
-// that what else the machine does meets both. What claims add is told apart by who adds it: their
+// that other load on the machine affects both. The time that claims add is split by cause: their
 // creation and their allocation are Kubernetes', and so is what kubelet does around the driver's
-// part, which the plugin's metrics tell.
+// part, which the plugin's metrics have.
 func BenchmarkPodsWithGPUs(b *testing.B) {
 	s := newScenario(b, len(under.devices))
 	s.createTemplate("one", s.claimFor(1))
@@ -428,8 +428,8 @@ func BenchmarkScaleOut(b *testing.B) {
 	reportTimes(b, "pod-to-placed", toNode)
 }
 
-// timePlaceholder makes a pod, and tells when the autoscaler's Event and the placeholder were
-// seen. Without that Event there is the placeholder's grace, which is not what is measured.
+// timePlaceholder makes a pod, and returns when the autoscaler's Event and the placeholder
+// arrived. Without that Event there is the placeholder's grace, which is not what is measured.
 func (s *scaleOut) timePlaceholder(name string) (said, made time.Time) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), nodeTimeout)

@@ -125,7 +125,7 @@ func (s *scenario) boardOf(d device) device {
 	return device{}
 }
 
-// expectReplacementAskedFor makes a pod for which only the sick GPU has room: it is told why it does
+// expectReplacementAskedFor makes a pod for which only the sick GPU has room: its condition says why it does
 // not get it, and a group of nodes that only advises is to grow.
 func (s *scenario) expectReplacementAskedFor(pod string) {
 	s.Helper()
@@ -144,8 +144,8 @@ func (s *scenario) expectReplacementAskedFor(pod string) {
 	s.expectUnschedulable(pod)
 	planner.expectGroup(group, "demand", int64(1))
 	const why = "with the taint gpu.nvidia.com/xid=79:NoSchedule (the GPU has a fault)"
-	if told := planner.explain(pod); !strings.Contains(told, why) {
-		s.Errorf("kubectl gpu explain does not say %q:\n%s", why, told)
+	if out := planner.explain(pod); !strings.Contains(out, why) {
+		s.Errorf("kubectl gpu explain does not say %q:\n%s", why, out)
 	}
 }
 
@@ -217,8 +217,8 @@ func (s *scenario) expectNodeSays(status corev1.ConditionStatus, uuid, taint str
 		if err != nil {
 			return err
 		}
-		faults, told := node.Annotations[v1alpha1.AnnotationGPUFaults]
-		if told != (uuid != "") || !strings.Contains(faults, uuid) || !strings.Contains(faults, taint) {
+		faults, annotated := node.Annotations[v1alpha1.AnnotationGPUFaults]
+		if annotated != (uuid != "") || !strings.Contains(faults, uuid) || !strings.Contains(faults, taint) {
 			return fmt.Errorf("the annotation says %q", faults)
 		}
 		for _, c := range node.Status.Conditions {

@@ -94,7 +94,7 @@ func (s *scaleOut) newGang(name string, leader, worker *corev1.Pod) *scaled {
 		stop()
 		<-ended
 	})
-	eventually(s, startTimeout, "LeaderWorkerSet "+name+" tells its pods", func(ctx context.Context) error {
+	eventually(s, startTimeout, "LeaderWorkerSet "+name+" has a selector of its pods", func(ctx context.Context) error {
 		set, err := sets.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err

@@ -281,7 +281,7 @@ func (s *scaled) awaitActiveAfter(moment time.Time) {
 	})
 }
 
-// metric is what KEDA tells the horizontal pod autoscaler.
+// metric is the value that KEDA serves to the horizontal pod autoscaler.
 func (s *scaled) metric(ctx context.Context) (string, error) {
 	object, err := s.scaledObjects().Get(ctx, s.name, metav1.GetOptions{})
 	if err != nil {
@@ -294,7 +294,7 @@ func (s *scaled) metric(ctx context.Context) (string, error) {
 	return s.value(ctx, names[0])
 }
 
-// value is what KEDA tells of a metric.
+// value is KEDA's value of a metric.
 func (s *scaled) value(ctx context.Context, name string) (string, error) {
 	content, err := s.client.Discovery().RESTClient().Get().
 		AbsPath("apis/external.metrics.k8s.io/v1beta1/namespaces", s.namespace, name).
@@ -316,7 +316,7 @@ func (s *scaled) value(ctx context.Context, name string) (string, error) {
 	return list.Items[0].Value, nil
 }
 
-// expectMetric waits until KEDA tells the value, a quantity.
+// expectMetric waits until KEDA serves the value, a quantity.
 func (s *scaled) expectMetric(want string) {
 	s.Helper()
 	eventually(s, scaleTimeout, fmt.Sprintf("KEDA's metric of %s is %s", s.name, want), func(ctx context.Context) error {

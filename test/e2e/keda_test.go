@@ -108,7 +108,7 @@ func testKEDARefusedTriggers(t *testing.T) {
 	}
 }
 
-// ending is a pod that ends as soon as it is told to.
+// ending is a pod that ends within a second of its deletion.
 func (s *scaleOut) ending(pod *corev1.Pod) *corev1.Pod {
 	pod.Spec.TerminationGracePeriodSeconds = ptr.To(int64(1))
 	return pod

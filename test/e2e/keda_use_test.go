@@ -38,7 +38,7 @@ func testKEDAUse(t *testing.T) {
 			first := d.onlyPod()
 			own := s.expectOwnDevices(first)[0]
 			sim.use(own, 50)
-			// The plugin tells a mean of seconds, at first of those before.
+			// The plugin reports a mean over seconds, at first over earlier ones.
 			d.scaledWithin(1, 5, d.byMica(fields{"metric": metric, "target": "Deployment/used", "threshold": "60"}))
 			d.expectMetric("50")
 			sim.use(own, 90)

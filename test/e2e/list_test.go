@@ -91,13 +91,13 @@ func TestGPUsAreListedAsTheyAre(t *testing.T) {
 	}
 	whole, part, share := s.expectOwnDevices("whole")[0], s.expectOwnDevices("part")[0], s.shareOf("left")
 
-	if told, _ := gpuCommand(t, "explain", "claim/"+s.claimOf(s.waitRunning("left")).Name, "--namespace", s.namespace); !strings.Contains(told, "Allocated") || !strings.Contains(told, share.Device) {
-		t.Errorf("kubectl gpu explain says of the claim of share %s:\n%s", share.Device, told)
+	if out, _ := gpuCommand(t, "explain", "claim/"+s.claimOf(s.waitRunning("left")).Name, "--namespace", s.namespace); !strings.Contains(out, "Allocated") || !strings.Contains(out, share.Device) {
+		t.Errorf("kubectl gpu explain says of the claim of share %s:\n%s", share.Device, out)
 	}
 
 	all, notes := s.listed()
 	if notes != "" {
-		t.Errorf("an administrator is told that something is not shown: %s", notes)
+		t.Errorf("an administrator reads that something is not shown: %s", notes)
 	}
 	if g := s.heldBy(all, "whole"); g.UUID != whole.uuid || g.Node != s.node || g.InUse[0].Type != "gpu" || g.Memory.UsedBytes != g.Memory.TotalBytes || len(g.Room) != 0 {
 		t.Errorf("the whole GPU %s is listed as %+v", whole.uuid, g)
@@ -116,7 +116,7 @@ func TestGPUsAreListedAsTheyAre(t *testing.T) {
 	own, notes := s.listed("--as", "tenant", "--namespace", s.namespace)
 	for _, hidden := range []string{"ResourceSlices", "ResourceClaims of all namespaces", "mica-view-gpus"} {
 		if !strings.Contains(notes, hidden) {
-			t.Errorf("a tenant is not told of %s: %s", hidden, notes)
+			t.Errorf("a tenant does not read about %s: %s", hidden, notes)
 		}
 	}
 	if g := s.heldBy(own, "part"); g.inUse(part.name).Device == "" || g.Product != "" || g.Room != nil {
@@ -129,9 +129,9 @@ func TestGPUsAreListedAsTheyAre(t *testing.T) {
 			}
 		}
 	}
-	told, notes := gpuCommand(t, "top", "--as", "tenant", "--namespace", s.namespace)
-	if !strings.Contains(notes, "services/proxy") || !strings.Contains(told, "whole") {
-		t.Errorf("to a tenant, top says:\n%s%s", notes, told)
+	out, notes := gpuCommand(t, "top", "--as", "tenant", "--namespace", s.namespace)
+	if !strings.Contains(notes, "services/proxy") || !strings.Contains(out, "whole") {
+		t.Errorf("to a tenant, top says:\n%s%s", notes, out)
 	}
 
 	viewer := s.namespace + "-viewer"
@@ -140,7 +140,7 @@ func TestGPUsAreListedAsTheyAre(t *testing.T) {
 	if g := s.heldBy(seen, "whole"); notes != "" || g.UUID != whole.uuid {
 		t.Errorf("for a user who can view GPUs, the whole GPU is listed as %+v (%s)", g, notes)
 	}
-	eventually(t, startTimeout, "top tells how busy the devices are", func(ctx context.Context) error {
+	eventually(t, startTimeout, "top shows how busy the devices are", func(ctx context.Context) error {
 		out, notes, err := tryGPUCommand(ctx, "top", "pods", "--namespace", s.namespace, "-o", "json", "--as", viewer)
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, notes)
@@ -156,7 +156,7 @@ func TestGPUsAreListedAsTheyAre(t *testing.T) {
 		}
 		for _, pod := range top.Pods {
 			if pod.Utilization == nil {
-				return fmt.Errorf("nothing is told of pod %s: %s", pod.Name, notes)
+				return fmt.Errorf("there is no utilization of pod %s: %s", pod.Name, notes)
 			}
 		}
 		if len(top.Pods) != 4 {

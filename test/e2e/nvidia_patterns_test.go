@@ -4,8 +4,8 @@ package e2e
 
 import "testing"
 
-// TestPatternsOfNVIDIAsDriver applies what users of NVIDIA's DRA driver write, by the patterns that
-// its documentation tells: a GPU for each of two pods, one for the containers of a pod, one for two pods,
+// TestPatternsOfNVIDIAsDriver applies what users of NVIDIA's DRA driver write, by the patterns of
+// its documentation: a GPU for each of two pods, one for the containers of a pod, one for two pods,
 // one for each container, and an extended resource. TestManifestOfNVIDIAsDriver has MIG, and
 // TestSharingManifestsOfNVIDIAsDriver time-slices and MPS.
 func TestPatternsOfNVIDIAsDriver(t *testing.T) {

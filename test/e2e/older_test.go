@@ -52,7 +52,7 @@ func TestOnAnOlderKubernetes(t *testing.T) {
 	}
 }
 
-// expectPluginSays waits until the plugin has told, once, what it cannot offer on this cluster.
+// expectPluginSays waits until the plugin has logged, once, what it cannot offer on this cluster.
 func (s *scenario) expectPluginSays(lost string) {
 	s.Helper()
 	eventually(s, startTimeout, "the plugin says once that "+lost, func(ctx context.Context) error {

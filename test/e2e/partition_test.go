@@ -22,7 +22,7 @@ import (
 const partitionClass = "mig.nvidia.com"
 
 // newPartitionScenario is a scenario on a node that offers its GPUs whole and in
-// partitions, whose simulator tells what has become of them.
+// partitions, and its simulator.
 func newPartitionScenario(t testing.TB, gpus int) (*scenario, simulator) {
 	t.Helper()
 	sim := under.onSimulator(t)
@@ -77,7 +77,7 @@ func (in *installation) places(gpu device, profile string) int {
 }
 
 // inUse adds to a partition what it has since it was made: its UUID and its capability
-// devices. The claim's status must tell the same UUID.
+// devices. The claim's status must have the same UUID.
 func (s *scenario) inUse(claim *resourcev1.ResourceClaim, d device) device {
 	s.Helper()
 	if !d.ofPartition() {
@@ -100,10 +100,10 @@ func (s *scenario) inUse(claim *resourcev1.ResourceClaim, d device) device {
 	return d
 }
 
-// expectInStatus waits until the claim's status tells the UUID of an allocated device.
+// expectInStatus waits until the claim's status has the UUID of an allocated device.
 func (s *scenario) expectInStatus(claim *resourcev1.ResourceClaim, d device) {
 	s.Helper()
-	eventually(s, startTimeout, fmt.Sprintf("the status of claim %s tells the UUID of %s", claim.Name, d.name), func(ctx context.Context) error {
+	eventually(s, startTimeout, fmt.Sprintf("the status of claim %s has the UUID of %s", claim.Name, d.name), func(ctx context.Context) error {
 		now, err := s.client.ResourceV1().ResourceClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -179,9 +179,9 @@ func TestMetadataFileTellsThePartition(t *testing.T) {
 		if len(found.Requests) != 1 || len(found.Requests[0].Devices) != 1 || found.Requests[0].Name != requestName {
 			t.Fatalf("the file of pod %s is not of one device of one request: %s", pod.Name, text)
 		}
-		told := describe(resourcev1.Device{Name: found.Requests[0].Devices[0].Name, Attributes: found.Requests[0].Devices[0].Attributes})
-		if told.name != partition.name || told.uuid != partition.uuid || told.kind != kindPartition {
-			t.Errorf("the file tells of %s with the UUID %s, the pod has %s with %s", told.name, told.uuid, partition.name, partition.uuid)
+		described := describe(resourcev1.Device{Name: found.Requests[0].Devices[0].Name, Attributes: found.Requests[0].Devices[0].Attributes})
+		if described.name != partition.name || described.uuid != partition.uuid || described.kind != kindPartition {
+			t.Errorf("the file has %s with the UUID %s, the pod has %s with %s", described.name, described.uuid, partition.name, partition.uuid)
 		}
 	}
 }

@@ -158,8 +158,8 @@ func TestPluginLeavesSlicesOfOtherNodesAlone(t *testing.T) {
 	}
 }
 
-// TestPluginWritesDevicesOfItsOwnNodesClaimsOnly tries to write what it tells of devices
-// into claims, and more than that.
+// TestPluginWritesDevicesOfItsOwnNodesClaimsOnly tries to write the status of devices
+// in claims, and more than that.
 func TestPluginWritesDevicesOfItsOwnNodesClaimsOnly(t *testing.T) {
 	t.Parallel()
 	s := newScenario(t, 0)

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// authorizerRace is in what kubelet is told when it asks for a claim before the API
-// server's node authorizer has heard that a pod with it was bound to the node. It happens
+// authorizerRace is part of the error that kubelet gets for a claim before the API
+// server's node authorizer has observed that a pod with it was bound to the node. It happens
 // on busy control planes, before any driver is called. kubelet asks again after 60 to 90
 // seconds, or when the pod changes.
 const authorizerRace = "no relationship found between node"
@@ -21,7 +21,7 @@ const authorizerRace = "no relationship found between node"
 // nudgeInterval is how often a waiting pod is changed so that kubelet looks at it again.
 const nudgeInterval = 2 * time.Second
 
-// isRace tells a failed preparation that Kubernetes itself is to blame for.
+// isRace reports whether a preparation failed because of that race in Kubernetes.
 func isRace(event *corev1.Event) bool {
 	return event.Reason == reasonPrepareFailed && strings.Contains(event.Message, authorizerRace)
 }

@@ -247,7 +247,7 @@ func testSpotExample(t *testing.T) {
 	s.expectDisruptionsAllowed("spot", 1)
 }
 
-// declareExample makes a GPUNodeGroup of an example, with machines as it tells of. Spot machines are
+// declareExample makes a GPUNodeGroup of an example, with the machines that it describes. Spot machines are
 // out of stock.
 func (s *scaleOut) declareExample(group *unstructured.Unstructured) {
 	s.Helper()

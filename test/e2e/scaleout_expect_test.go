@@ -331,7 +331,7 @@ func (s *scaleOut) expectKeptFromAutoscaler(pod *corev1.Pod) {
 }
 
 // waitingPod waits for a pod without a node whose condition about scale-up has a reason and a text. A
-// pod that has got a node keeps what it was told before.
+// pod that has got a node keeps its earlier condition.
 func (s *scaleOut) waitingPod(reason, text string) (name string) {
 	s.Helper()
 	eventually(s, nodeTimeout, fmt.Sprintf("a pod waits because of %s", reason), func(ctx context.Context) error {
@@ -378,10 +378,10 @@ func (s *scaleOut) awaitScans(count int) {
 
 // logGroups writes what a reader of a failed test would ask for, as long as it is there.
 func (s *scaleOut) logGroups() {
-	if !s.Failed() || s.told {
+	if !s.Failed() || s.logged {
 		return
 	}
-	s.told = true
+	s.logged = true
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	for _, group := range s.groups {

@@ -29,7 +29,7 @@ import (
 	"github.com/mica-gpu/mica/test/fleet/cloud"
 )
 
-// nodeGroup is a group of the cloud, and what the cluster is told of it.
+// nodeGroup is a group of the cloud, and its GPUNodeGroup.
 type nodeGroup struct {
 	// Promised is the instance type; Real is the machine that boots, where it is another.
 	Promised, Real string

@@ -239,8 +239,8 @@ func productIs(product string) string {
 type scaleOut struct {
 	*scenario
 	groups []string
-	// told: what a reader of the failed test would ask for was written.
-	told bool
+	// logged is set once the state of the failed test was logged.
+	logged bool
 }
 
 // nodeTimeout bounds the way from a pending pod to a node with slices, with delays that groups are given,

@@ -97,8 +97,8 @@ func (s *scenario) expectNoClaims(ctx context.Context) error {
 	return nil
 }
 
-// logDiagnosis writes what a reader of a failed test would ask for, last what is told first: who sees
-// the end of a log alone sees it.
+// logDiagnosis logs the state of a failed test, the most useful part last: a log is often cut at its
+// beginning.
 func (s *scenario) logDiagnosis(ctx context.Context) {
 	plugins, err := s.pluginPods(ctx)
 	if err != nil {
@@ -128,7 +128,7 @@ func (s *scenario) logDiagnosis(ctx context.Context) {
 	}
 }
 
-// summary tells a pod's state in a line.
+// summary is a pod's state in one line.
 func summary(pod *corev1.Pod) string {
 	parts := []string{string(pod.Status.Phase)}
 	for _, condition := range pod.Status.Conditions {

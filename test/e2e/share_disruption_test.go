@@ -18,8 +18,8 @@ import (
 
 // The tests of this file disturb the plugin or the daemons of MPS, so they run alone.
 
-// TestMPSDaemonKilled kills the daemon of a GPU: it is started again, the pods whose clients
-// have lost it are told, others are not, and clients can connect again.
+// TestMPSDaemonKilled kills the daemon of a GPU: the supervisor starts it again, pods whose
+// clients lost it get an Event, others do not, and clients can connect again.
 func TestMPSDaemonKilled(t *testing.T) {
 	m := under.onNode(t)
 	s, _ := newShareScenario(t, len(under.devices))
@@ -113,7 +113,7 @@ func TestPluginUpgradedUnderMPS(t *testing.T) {
 }
 
 // TestMPSSupervisorRestarted replaces the pod of the daemons' supervisor, with which its
-// daemons end: pods with clients are told, and new ones get daemons.
+// daemons end: pods with clients get an Event, and new ones get daemons.
 func TestMPSSupervisorRestarted(t *testing.T) {
 	s, _ := newShareScenario(t, len(under.devices))
 	want := amounts{"memory": "10Gi", "cores": "20"}

@@ -44,7 +44,7 @@ func TestSharingManifestsOfNVIDIAsDriver(t *testing.T) {
 	s.expectUnpartitioned()
 }
 
-// expectRefusal waits until the pod is told, with these words, why its claim is not prepared.
+// expectRefusal waits for the pod's Event with these words about why its claim is not prepared.
 func (s *scenario) expectRefusal(pod string, want []string) {
 	s.Helper()
 	message := s.waitForEvent(pod, reasonPrepareFailed)

@@ -10,8 +10,8 @@ import (
 )
 
 // The runtime binds the host's device nodes into a container with a user namespace. The
-// simulated driver, like one in a container, has none there: docs/use/mig.md quotes what the pod is
-// told. The claim is prepared all the same, and taken back with the pod.
+// simulated driver, like one in a container, has none there: docs/use/mig.md quotes the pod's
+// Event. The claim is prepared all the same, and taken back with the pod.
 func TestAUserNamespaceNeedsTheHostsDeviceNodes(t *testing.T) {
 	t.Parallel()
 	s, sim := newPartitionScenario(t, 1)
@@ -19,8 +19,8 @@ func TestAUserNamespaceNeedsTheHostsDeviceNodes(t *testing.T) {
 	pod := s.podFromTemplate("pod", "one")
 	pod.Spec.HostUsers = ptr.To(false)
 	s.createPod(pod)
-	if told := s.waitForEvent("pod", "Failed"); !strings.Contains(told, "/dev/nvidia") || !strings.Contains(told, "no such file or directory") {
-		t.Errorf("the pod is told %q, want which device node the host lacks", told)
+	if message := s.waitForEvent("pod", "Failed"); !strings.Contains(message, "/dev/nvidia") || !strings.Contains(message, "no such file or directory") {
+		t.Errorf("the pod's Event is %q, want the device node that the host lacks", message)
 	}
 	now, err := s.pod(t.Context(), "pod")
 	must(t, err, "read the pod")

@@ -79,7 +79,7 @@ func run(args []string, out io.Writer) error {
 	return fmt.Errorf("%q is no verb", verb)
 }
 
-// onStop receives once the container is told to stop. As process 1 it would
+// onStop receives once the container gets SIGTERM. As process 1 it would
 // ignore the signal otherwise.
 func onStop() <-chan os.Signal {
 	stop := make(chan os.Signal, 1)

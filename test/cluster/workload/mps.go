@@ -35,7 +35,7 @@ type mpsClient struct {
 	answers *json.Decoder
 }
 
-// runMPS is a client of MPS until it is told to stop: it prints what the server grants
+// runMPS is a client of MPS until it gets SIGTERM: it prints what the server grants
 // it, and whether that holds. It fails when the connection breaks.
 func runMPS(out io.Writer, stop <-chan os.Signal) error {
 	client, connected, err := connectMPS()

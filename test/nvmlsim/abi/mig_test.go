@@ -160,7 +160,7 @@ exec "$2"
 `
 	cmd := exec.Command("unshare", "--mount", "sh", "-c", script, "sh", d.root, os.Args[0])
 	cmd.Env = append(os.Environ(), roleVariable+"=cdi "+d.root+" "+gi.ComputeInstances[0].UUID, "NVML_SIM_SOCKET="+d.socket())
-	log := &lockedBuffer{} // nvcdi tells of all that a simulated driver lacks
+	log := &lockedBuffer{} // nvcdi logs each file that a simulated driver lacks
 	cmd.Stderr = log
 	out, err := cmd.Output()
 	if err != nil {

@@ -142,7 +142,7 @@ func (w *workload) stop() {
 		w.t.Fatal(err)
 	}
 	if status := w.ends(); status != 0 {
-		w.t.Errorf("a client that was told to stop ended with %d\n%s", status, w.out)
+		w.t.Errorf("a client that got SIGTERM ended with %d\n%s", status, w.out)
 	}
 }
 

@@ -96,7 +96,7 @@ func TestMicaLeavesSandboxUtilsAlone(t *testing.T) {
 	t.Parallel()
 	d := start(t, "g5.12xlarge")
 	cmd := roleCommand(d, "edits")
-	log := &lockedBuffer{} // nvcdi tells of all that a simulated driver lacks
+	log := &lockedBuffer{} // nvcdi logs each file that a simulated driver lacks
 	cmd.Stderr = log
 	out, err := cmd.Output()
 	if err != nil {

@@ -83,7 +83,7 @@ func (s suite) useOfInstances(t *testing.T) {
 	})
 }
 
-// counters are what NVML's GPM tells of a GPU instance between two samples.
+// counters reads GPM's metrics between two samples of a GPU instance.
 func counters(t *testing.T, lib nvml.Interface, first, second nvml.GpmSample, metrics ...nvml.GpmMetricId) (nvml.GpmMetricsGetType, nvml.Return) {
 	t.Helper()
 	asked := nvml.GpmMetricsGetType{NumMetrics: uint32(len(metrics)), Sample1: first, Sample2: second}

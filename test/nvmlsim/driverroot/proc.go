@@ -54,8 +54,8 @@ func informationFile(gpu model.GPUInfo) string {
 }
 
 // capabilities shows the devices that guard MIG. Instances add theirs when there
-// are any; a GPU without instances has an empty directory. The minors are told of
-// all GPUs that the machine can have.
+// are any; a GPU without instances has an empty directory. mig-minors lists
+// those of all GPUs that the machine can have.
 func (t *Tree) capabilities(machine *model.Machine) {
 	t.file("proc/driver/nvidia/capabilities/mig/config", access(model.ConfigCapability, configMode))
 	t.file("proc/driver/nvidia/capabilities/mig/monitor", access(model.MonitorCapability, monitorMode))

@@ -29,7 +29,7 @@ const (
 	// PCIDevices is what sysfs has in /sys/bus/pci/devices.
 	PCIDevices = "sys/bus/pci/devices"
 
-	// marker tells a tree of ours from a directory that happens to be there.
+	// marker is the file that distinguishes the simulator's tree from other directories.
 	marker = ".nvml-sim"
 )
 

@@ -56,7 +56,7 @@ func (r refuser) change(function string, work func() nvml.Return) nvml.Return {
 	return s.leave(function, r.gpu)
 }
 
-// apply does the work and tells the watchers what came of it. The caller holds
+// apply does the work and calls the watchers with the result. The caller holds
 // the right to change the GPU.
 func (m *Machine) apply(g *gpu, work func() nvml.Return) nvml.Return {
 	m.mu.Lock()

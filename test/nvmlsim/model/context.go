@@ -181,7 +181,7 @@ func (c *Contexts) end() {
 	}
 }
 
-// count tells the places that they have more contexts, or less.
+// count adds to the contexts of each place.
 func (c *Contexts) count(by int) {
 	for _, at := range c.places {
 		if at.instance != nil {

@@ -115,8 +115,8 @@ type Failure struct {
 	Times int `json:"times,omitempty"`
 	// GPU restricts the failure to calls on one GPU.
 	GPU *int `json:"gpu,omitempty"`
-	// After lets a function that changes a GPU do its work first: the caller is
-	// told of a failure that was none. Calls that fail by themselves do not count.
+	// After lets a function that changes a GPU do its work first: the caller gets
+	// an error although the work was done. Calls that fail by themselves do not count.
 	After bool `json:"after,omitempty"`
 }
 

@@ -42,7 +42,7 @@ func (d DeviceNodes) validate() error {
 }
 
 // Majors of the device nodes. The first is registered to NVIDIA; the others a kernel
-// assigns when the modules load, and /proc/devices tells.
+// assigns when the modules load, and /proc/devices lists.
 const (
 	NVIDIAMajor     = 195
 	NVIDIAUVMMajor  = 510

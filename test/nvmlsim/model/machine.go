@@ -31,9 +31,9 @@ type Machine struct {
 	calls    map[string]int
 	contexts map[*Contexts]struct{}
 	watchers []func(gpu int, instances []InstanceState)
-	// driverWatchers are told of changes of the driver.
+	// driverWatchers are called after each change of the driver.
 	driverWatchers []func(now Driver, installed bool)
-	// attachments are told of GPUs that come and go.
+	// attachments are called for each GPU that is attached or detached.
 	attachments []func(gpu int, attached bool)
 }
 

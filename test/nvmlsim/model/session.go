@@ -104,10 +104,9 @@ func (s *Session) freeSets() {
 	}
 }
 
-// enter is where every call of the library goes through: it answers for a
-// session that is not initialised, waits as long as the function was told to
-// take, and fails where it was told to fail or the GPU is lost. gpu is nil for
-// functions that are about no GPU.
+// enter begins every call of the library: it refuses a session that is not
+// initialised, waits for the function's latency, and returns an injected failure
+// or that the GPU is lost. gpu is nil for functions that take no GPU.
 func (s *Session) enter(function string, g *gpu) nvml.Return {
 	m := s.machine
 	m.mu.Lock()

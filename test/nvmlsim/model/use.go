@@ -8,7 +8,7 @@ import (
 )
 
 // Use is how much of a GPU, or of a GPU instance, is used by processes that are not
-// simulated. It is what NVML tells of them; nothing is in use because of it.
+// simulated. NVML reports it; nothing is in use because of it.
 type Use struct {
 	// Utilization is percent of the time in which something runs; nil leaves it as it is.
 	Utilization *int `json:"utilization,omitempty"`

@@ -165,12 +165,12 @@ func (c *call) answerOne(i int, result reflect.Value) nvml.Return {
 }
 
 // answerArray follows NVML's protocol of an array with a count: the count
-// always tells how many there are, the array is only written if all fit.
+// always holds how many there are, the array is only written if all fit.
 func (c *call) answerArray(i int, result reflect.Value) nvml.Return {
 	a, v := c.f.Args[i], &c.args[i]
 	count := a.Count
 	if count == CountAny {
-		count = a.tells
+		count = a.total
 	}
 	if c.f.Args[count].isWritten() {
 		c.args[count].answer = binary.NativeEndian.AppendUint32(nil, uint32(result.Len()))

@@ -54,8 +54,8 @@ type Arg struct {
 	// Count is the index of the argument that says how many elements there
 	// are, CountOne or CountAny.
 	Count int
-	// tells is the argument that takes the number of elements of a CountAny.
-	tells int
+	// total is the index of the argument that receives the number of elements of a CountAny.
+	total int
 	// Version is the word that begins a versioned struct, as NVML_STRUCT_VERSION makes it.
 	Version uint32
 }
@@ -95,7 +95,7 @@ func outCounted[T any](count int) Arg { return memory[T](Out, count) }
 // for all there can be. The argument with the given index takes their number.
 func outUnbounded[T any](count int) Arg {
 	a := memory[T](Out, CountAny)
-	a.tells = count
+	a.total = count
 	return a
 }
 
@@ -123,7 +123,7 @@ type Function struct {
 	Args []Arg
 
 	method string
-	// sizeQuery: with NULL for the array, the call succeeds and tells the count.
+	// sizeQuery: with NULL for the array, the call succeeds and returns the count.
 	sizeQuery bool
 	// serve answers functions that do not map onto the method by its types.
 	serve func(*call) nvml.Return
@@ -151,7 +151,7 @@ func (f *Function) receiver() reflect.Type {
 // counts reports whether argument i only says how many elements another has.
 func (f *Function) counts(i int) bool {
 	for _, a := range f.Args {
-		if a.IsMemory() && (a.Count == i || a.Count == CountAny && a.tells == i) {
+		if a.IsMemory() && (a.Count == i || a.Count == CountAny && a.total == i) {
 			return true
 		}
 	}

@@ -189,13 +189,13 @@ func TestKeyChangesWithWhateverChangesTheBinary(t *testing.T) {
 func TestCacheBuildsOnceAndWhole(t *testing.T) {
 	dir, group := checkout(t)
 	var progress strings.Builder
-	var told []string
+	var reported []string
 	cache := &Cache{
 		Source: dir, Root: t.TempDir(), Progress: &progress,
 		Started: func(missing, present int) {
-			told = append(told, fmt.Sprintf("%d missing, %d present", missing, present))
+			reported = append(reported, fmt.Sprintf("%d missing, %d present", missing, present))
 		},
-		Built: func(name string) { told = append(told, name) },
+		Built: func(name string) { reported = append(reported, name) },
 	}
 	build := func() string {
 		t.Helper()
@@ -216,9 +216,9 @@ func TestCacheBuildsOnceAndWhole(t *testing.T) {
 	if progress.String() != first {
 		t.Errorf("a second call builds again:\n%s", progress.String())
 	}
-	slices.Sort(told[1:3])
-	if want := []string{"2 missing, 0 present", "other", "tool", "0 missing, 2 present"}; !slices.Equal(told, want) {
-		t.Errorf("told %q, want %q", told, want)
+	slices.Sort(reported[1:3])
+	if want := []string{"2 missing, 0 present", "other", "tool", "0 missing, 2 present"}; !slices.Equal(reported, want) {
+		t.Errorf("reported %q, want %q", reported, want)
 	}
 	entries, err := os.ReadDir(bin)
 	if err != nil {
@@ -260,12 +260,12 @@ func TestTheWaitForAnotherBuildCanBeInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	told := 0
-	if _, err := lock(ctx, path, func() { told++; cancel() }); !errors.Is(err, context.Canceled) {
+	reported := 0
+	if _, err := lock(ctx, path, func() { reported++; cancel() }); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	if told != 1 {
-		t.Errorf("the wait was told %d times", told)
+	if reported != 1 {
+		t.Errorf("waits was called %d times", reported)
 	}
 	if _, err := lock(t.Context(), path, unlock); err != nil {
 		t.Errorf("once the other has ended: %v", err)

@@ -26,10 +26,10 @@ type Cache struct {
 	Root string
 	// Progress receives the go command's messages.
 	Progress io.Writer
-	// Started is told, once per call of Build, how many binaries are built and
-	// how many are there already. It may be nil.
+	// Started is called once per Build with the number of binaries to build and
+	// the number in the cache. It may be nil.
 	Started func(missing, present int)
-	// Built is told of each binary that has been built. It may be nil.
+	// Built is called for each binary that has been built. It may be nil.
 	Built func(name string)
 
 	toolchain string
@@ -203,7 +203,7 @@ func (c *Cache) buildTogether(ctx context.Context, targets []target) error {
 // pollInterval is how often the binaries that have been linked are looked for.
 const pollInterval = 250 * time.Millisecond
 
-// watch runs the go command and tells of each binary when it has been linked.
+// watch runs the go command and calls Built for each binary once it has been linked.
 func (c *Cache) watch(cmd *exec.Cmd, stage string, targets []target) error {
 	if err := cmd.Start(); err != nil {
 		return err
@@ -212,11 +212,11 @@ func (c *Cache) watch(cmd *exec.Cmd, stage string, targets []target) error {
 	go func() { done <- cmd.Wait() }()
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
-	told := map[string]bool{}
-	tell := func() {
+	reported := map[string]bool{}
+	report := func() {
 		for _, t := range targets {
-			if !told[t.name] && c.Built != nil && present(filepath.Join(stage, t.executable())) {
-				told[t.name] = true
+			if !reported[t.name] && c.Built != nil && present(filepath.Join(stage, t.executable())) {
+				reported[t.name] = true
 				c.Built(t.name)
 			}
 		}
@@ -225,11 +225,11 @@ func (c *Cache) watch(cmd *exec.Cmd, stage string, targets []target) error {
 		select {
 		case err := <-done:
 			if err == nil {
-				tell()
+				report()
 			}
 			return err
 		case <-poll.C:
-			tell()
+			report()
 		}
 	}
 }

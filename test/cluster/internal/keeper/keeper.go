@@ -24,12 +24,12 @@ import (
 type Files struct {
 	// API is a listening socket of the machine's network namespace.
 	API *os.File
-	// Progress is a pipe on which the supervisor tells how far it is.
+	// Progress is a pipe to which the supervisor writes its progress.
 	Progress *os.File
 	// Lock is the cluster's, already held: it is released when the keeper
 	// ends, however it does.
 	Lock *os.File
-	// Lifeline is a pipe whose end tells that the launcher is gone, and with
+	// Lifeline is a pipe that ends when the launcher is gone, and with
 	// it the reason for a private cluster. The last one, because it is nil
 	// for others.
 	Lifeline *os.File

@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// mark tells a process from every other one, also from those that get its ID
-// later, be it after a reboot.
+// mark identifies a process, also among those that get its ID later, even after a
+// reboot.
 type mark struct {
 	pid int
 	// started is when, in clock ticks since the boot (proc_pid_stat(5)).
@@ -88,7 +88,7 @@ func readMark(path string) (mark, error) {
 	}
 	var m mark
 	if _, err := fmt.Sscan(string(data), &m.pid, &m.started, &m.boot); err != nil || m.pid <= 1 {
-		return mark{}, fmt.Errorf("%s holds %q, which tells no process: end the cluster's processes, if there are any, and remove the file", path, data)
+		return mark{}, fmt.Errorf("%s holds %q, which identifies no process: end the cluster's processes, if there are any, and remove the file", path, data)
 	}
 	return m, nil
 }

@@ -72,7 +72,7 @@ func TestReadMarkRefusesWhatTellsNoProcess(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := readMark(path); err == nil || !strings.Contains(err.Error(), "tells no process") {
+		if _, err := readMark(path); err == nil || !strings.Contains(err.Error(), "identifies no process") {
 			t.Errorf("%q: got %v", text, err)
 		}
 	}

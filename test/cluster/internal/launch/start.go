@@ -146,7 +146,7 @@ func (c *Cluster) awaitReady(ctx context.Context, options Options, progress *os.
 // Ended is closed when the cluster has gone.
 func (c *Cluster) Ended() <-chan struct{} { return c.ended }
 
-// signal tells the keeper to end.
+// signal asks the keeper to end.
 func (c *Cluster) signal() {
 	// It may have ended already, which is what is wanted.
 	_ = c.keeper.Process.Signal(syscall.SIGTERM)
@@ -178,7 +178,7 @@ func (o Options) logs() string {
 func Failure(options Options) error {
 	where := options.logs()
 	for _, path := range []string{options.Dir.Failure(), options.Dir.Log("supervisor")} {
-		// One that is missing or empty tells nothing; the other may.
+		// One may be missing or empty.
 		if reason, err := os.ReadFile(path); err == nil && len(reason) > 0 {
 			return fmt.Errorf("%s\n%s", strings.TrimSpace(string(reason)), where)
 		}

@@ -10,7 +10,7 @@ import (
 	"regexp"
 )
 
-// DefaultDir is where a cluster lives unless told otherwise. It is short
+// DefaultDir is where a cluster lives by default. It is short
 // because unix socket paths are.
 const DefaultDir = "/var/lib/mica"
 
@@ -81,7 +81,7 @@ func (d Dir) Spec() string { return d.join("spec.json") }
 // Info holds what clients need to know; it is there once the node is ready.
 func (d Dir) Info() string { return d.join("info.json") }
 
-// PID tells which process is the namespace's init, as the machine sees it.
+// PID holds the machine's ID of the process that is the namespace's init.
 func (d Dir) PID() string { return d.join("pid") }
 
 // Control is the supervisor's socket.
@@ -96,7 +96,7 @@ func (d Dir) Logs() string { return d.join("logs") }
 // Log is a component's log.
 func (d Dir) Log(component string) string { return d.join("logs", component+".log") }
 
-// AuditLog tells what Mica's ServiceAccounts have asked the API server. Older parts of it are beside it, with
+// AuditLog has the requests of Mica's ServiceAccounts to the API server. Older parts of it are beside it, with
 // their time between its name and its extension.
 func (d Dir) AuditLog() string { return d.Log("kube-apiserver-audit") }
 

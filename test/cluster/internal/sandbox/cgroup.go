@@ -129,7 +129,7 @@ func killGroup(group string) {
 	for _, member := range bytes.Fields(members) {
 		var pid int
 		if _, err := fmt.Sscan(string(member), &pid); err == nil && pid > 1 && pid != os.Getpid() {
-			// It may be gone already; the removal tells.
+			// It may be gone already; otherwise the removal fails.
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
 	}

@@ -37,7 +37,7 @@ func join(ctx context.Context, client net.Conn, target string) {
 	<-done
 }
 
-// pass copies until from has no more and tells to so.
+// pass copies until from ends, and then closes the writing half of to.
 func pass(to, from net.Conn) {
 	// An error is one of the two connections ending, which both sides see.
 	_, _ = io.Copy(to, from)

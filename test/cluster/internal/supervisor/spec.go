@@ -63,7 +63,7 @@ type Info struct {
 	BinPath string `json:"binPath"`
 }
 
-// LoadInfo reads what the cluster in dir told when its node was ready.
+// LoadInfo reads what the cluster in dir wrote when its node was ready.
 func LoadInfo(dir layout.Dir) (Info, error) {
 	var info Info
 	return info, loadJSON(dir.Info(), &info)

@@ -266,7 +266,7 @@ func images(ctx context.Context, ctr string, dir layout.Dir, args ...string) (st
 	return strings.TrimSpace(string(out)), err
 }
 
-// report tells how far the start is.
+// report writes the start's progress.
 func (s *Supervisor) report(format string, args ...any) {
 	fmt.Fprintf(s.progress, "%5.1fs  %s\n", time.Since(s.began).Seconds(), fmt.Sprintf(format, args...))
 }
