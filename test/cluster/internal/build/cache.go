@@ -186,7 +186,7 @@ func (c *Cache) buildTogether(ctx context.Context, targets []target) error {
 	cmd.Env = append([]string{"GOGC=off", "GOMEMLIMIT=2GiB"}, os.Environ()...)
 	cmd.Env = append(cmd.Env, "CGO_ENABLED="+targets[0].recipe.cgo, "GOFLAGS=", "GOWORK=off")
 	cmd.Stdout, cmd.Stderr = c.Progress, c.Progress
-	if err := c.watch(cmd, stage, targets); err != nil {
+	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("building %s from %s: %w", strings.Join(names(targets), ", "), cmd.Dir, err)
 	}
 	for _, t := range targets {
@@ -196,42 +196,11 @@ func (c *Cache) buildTogether(ctx context.Context, targets []target) error {
 		if err := os.Rename(filepath.Join(stage, t.executable()), t.path); err != nil {
 			return fmt.Errorf("putting %s into the cache: %w", t.name, err)
 		}
+		if c.Built != nil {
+			c.Built(t.name)
+		}
 	}
 	return nil
-}
-
-// pollInterval is how often the binaries that have been linked are looked for.
-const pollInterval = 250 * time.Millisecond
-
-// watch runs the go command and calls Built for each binary once it has been linked.
-func (c *Cache) watch(cmd *exec.Cmd, stage string, targets []target) error {
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
-	poll := time.NewTicker(pollInterval)
-	defer poll.Stop()
-	reported := map[string]bool{}
-	report := func() {
-		for _, t := range targets {
-			if !reported[t.name] && c.Built != nil && present(filepath.Join(stage, t.executable())) {
-				reported[t.name] = true
-				c.Built(t.name)
-			}
-		}
-	}
-	for {
-		select {
-		case err := <-done:
-			if err == nil {
-				report()
-			}
-			return err
-		case <-poll.C:
-			report()
-		}
-	}
 }
 
 // args are the arguments of the go command that builds the targets into the
