@@ -112,31 +112,6 @@ func (d migDevice) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
 	})
 }
 
-// GetMemoryInfo implements nvml.Device: the memory of the GPU instance, which
-// its compute instances share.
-func (d migDevice) GetMemoryInfo() (nvml.Memory, nvml.Return) {
-	if ret := d.enter("nvmlDeviceGetMemoryInfo"); ret != nvml.SUCCESS {
-		return nvml.Memory{}, ret
-	}
-	total, used := d.memory()
-	return nvml.Memory{Total: total, Free: total - used, Used: used}, nvml.SUCCESS
-}
-
-// GetMemoryInfo_v2 implements nvml.Device.
-func (d migDevice) GetMemoryInfo_v2() (nvml.Memory_v2, nvml.Return) {
-	if ret := d.enter("nvmlDeviceGetMemoryInfo_v2"); ret != nvml.SUCCESS {
-		return nvml.Memory_v2{}, ret
-	}
-	total, used := d.memory()
-	return memoryV2(total, used), nvml.SUCCESS
-}
-
-func (d migDevice) memory() (total, used uint64) {
-	d.session.machine.mu.Lock()
-	defer d.session.machine.mu.Unlock()
-	return d.instance.parent.memoryBytes(), d.instance.parent.work.MemoryBytes
-}
-
 // GetComputeMode implements nvml.Device: MIG devices have no other mode.
 func (d migDevice) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
 	return answer(d.refuser, "nvmlDeviceGetComputeMode", nvml.COMPUTEMODE_DEFAULT)
@@ -163,4 +138,15 @@ func answer[T any](r refuser, function string, value T) (T, nvml.Return) {
 		return zero, ret
 	}
 	return value, nvml.SUCCESS
+}
+
+// read answers a call with a value that it reads with Machine.mu held.
+func read[T any](r refuser, function string, value func() T) (T, nvml.Return) {
+	if ret := r.enter(function); ret != nvml.SUCCESS {
+		var zero T
+		return zero, ret
+	}
+	r.session.machine.mu.Lock()
+	defer r.session.machine.mu.Unlock()
+	return value(), nvml.SUCCESS
 }

@@ -84,13 +84,10 @@ func (d *device) GetMigMode() (current, pending int, ret nvml.Return) {
 // GetMaxMigDeviceCount implements nvml.Device: 0 where MIG is not supported or
 // not enabled.
 func (d *device) GetMaxMigDeviceCount() (int, nvml.Return) {
-	if ret := d.enter("nvmlDeviceGetMaxMigDeviceCount"); ret != nvml.SUCCESS {
-		return 0, ret
-	}
-	d.session.machine.mu.Lock()
-	defer d.session.machine.mu.Unlock()
-	if !d.gpu.migEnabled() {
-		return 0, nvml.SUCCESS
-	}
-	return len(d.gpu.instances.devices), nvml.SUCCESS
+	return read(d.refuser, "nvmlDeviceGetMaxMigDeviceCount", func() int {
+		if !d.gpu.migEnabled() {
+			return 0
+		}
+		return len(d.gpu.instances.devices)
+	})
 }

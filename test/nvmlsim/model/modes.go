@@ -4,12 +4,7 @@ import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
 // GetPersistenceMode implements nvml.Device.
 func (d *device) GetPersistenceMode() (nvml.EnableState, nvml.Return) {
-	if ret := d.enter("nvmlDeviceGetPersistenceMode"); ret != nvml.SUCCESS {
-		return 0, ret
-	}
-	d.session.machine.mu.Lock()
-	defer d.session.machine.mu.Unlock()
-	return d.gpu.persistence, nvml.SUCCESS
+	return read(d.refuser, "nvmlDeviceGetPersistenceMode", func() nvml.EnableState { return d.gpu.persistence })
 }
 
 // SetPersistenceMode implements nvml.Device.
@@ -31,12 +26,7 @@ func (d *device) SetPersistenceMode(mode nvml.EnableState) nvml.Return {
 
 // GetComputeMode implements nvml.Device.
 func (d *device) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
-	if ret := d.enter("nvmlDeviceGetComputeMode"); ret != nvml.SUCCESS {
-		return 0, ret
-	}
-	d.session.machine.mu.Lock()
-	defer d.session.machine.mu.Unlock()
-	return d.gpu.computeMode, nvml.SUCCESS
+	return read(d.refuser, "nvmlDeviceGetComputeMode", func() nvml.ComputeMode { return d.gpu.computeMode })
 }
 
 // SetComputeMode implements nvml.Device. EXCLUSIVE_THREAD is a mode that drivers
