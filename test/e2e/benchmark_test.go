@@ -415,10 +415,10 @@ func BenchmarkScaleOut(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		name := fmt.Sprintf("pod-%d", i)
 		start := time.Now()
-		said, made := s.timePlaceholder(name)
+		reported, made := s.timePlaceholder(name)
 		s.expectPlaced(name)
 		toNode = append(toNode, time.Since(start))
-		toPlaceholder = append(toPlaceholder, made.Sub(said))
+		toPlaceholder = append(toPlaceholder, made.Sub(reported))
 		s.deletePod(name)
 		must(b, theFleet(b).cloud.Remove(b.Context(), "bench"), "remove the nodes")
 		eventually(b, startTimeout, "the nodes are gone", func(ctx context.Context) error { return s.expectNodesGone(ctx, "bench") })
@@ -430,7 +430,7 @@ func BenchmarkScaleOut(b *testing.B) {
 
 // timePlaceholder makes a pod, and returns when the autoscaler's Event and the placeholder
 // arrived. Without that Event there is the placeholder's grace, which is not what is measured.
-func (s *scaleOut) timePlaceholder(name string) (said, made time.Time) {
+func (s *scaleOut) timePlaceholder(name string) (reported, made time.Time) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), nodeTimeout)
 	defer cancel()
@@ -441,13 +441,13 @@ func (s *scaleOut) timePlaceholder(name string) (said, made time.Time) {
 	must(s, err, "watch placeholders")
 	defer pods.Stop()
 	s.createPod(s.onGroups(s.podFromTemplate(name, "one")))
-	for said.IsZero() || made.IsZero() {
+	for reported.IsZero() || made.IsZero() {
 		select {
 		case <-ctx.Done():
-			s.Fatalf("no placeholder for pod %s: the autoscaler has said so: %t", name, !said.IsZero())
+			s.Fatalf("no placeholder for pod %s: the autoscaler has reported it: %t", name, !reported.IsZero())
 		case event := <-events.ResultChan():
-			if said.IsZero() && event.Type == watch.Added {
-				said = time.Now()
+			if reported.IsZero() && event.Type == watch.Added {
+				reported = time.Now()
 			}
 		case event := <-pods.ResultChan():
 			if pod, is := event.Object.(*corev1.Pod); is && made.IsZero() && event.Type == watch.Added && pod.DeletionTimestamp == nil {
@@ -455,5 +455,5 @@ func (s *scaleOut) timePlaceholder(name string) (said, made time.Time) {
 			}
 		}
 	}
-	return said, made
+	return reported, made
 }

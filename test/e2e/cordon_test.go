@@ -31,8 +31,8 @@ func TestCordonedGPUsGetNoNewClaims(t *testing.T) {
 	had := s.expectOwnDevices("stays")[0]
 	run := containerRun(s.waitRunning("stays"))
 
-	if said := s.gpu(0, "cordon", "gpu", s.node+"/"+had.name, "--dry-run"); !strings.Contains(said, "stays") || !strings.Contains(said, "Nothing was created") {
-		t.Errorf("a dry run says:\n%s", said)
+	if out := s.gpu(0, "cordon", "gpu", s.node+"/"+had.name, "--dry-run"); !strings.Contains(out, "stays") || !strings.Contains(out, "Nothing was created") {
+		t.Errorf("a dry run prints:\n%s", out)
 	}
 	s.gpu(0, "cordon", "gpu", had.uuid, "--effect", "None")
 	s.expectRuleSays("1 pod would be evicted")
@@ -58,8 +58,8 @@ func TestCordonedGPUsGetNoNewClaims(t *testing.T) {
 	}
 	s.deletePod("stays")
 	s.expectUnschedulable("new-one")
-	if said := s.gpu(0, "uncordon", "gpu", s.node+"/"+had.name); !strings.Contains(said, "is uncordoned") {
-		t.Errorf("uncordon says: %s", said)
+	if out := s.gpu(0, "uncordon", "gpu", s.node+"/"+had.name); !strings.Contains(out, "is uncordoned") {
+		t.Errorf("uncordon prints: %s", out)
 	}
 	s.waitRunningNudged("new-one")
 	if got := s.expectOwnDevices("new-one")[0]; got.uuid != had.uuid {
@@ -88,7 +88,7 @@ func (s *scenario) gpuWith(code int, in []byte, arguments ...string) string {
 	return out.String()
 }
 
-// expectAsExplained creates a pod, and expects the scheduler to do what explain -f has said.
+// expectAsExplained creates a pod, and expects the scheduler to do what explain -f predicted.
 func (s *scenario) expectAsExplained(name, template string, fits bool) {
 	s.Helper()
 	pod := s.podFromTemplate(name, template)
@@ -99,13 +99,13 @@ func (s *scenario) expectAsExplained(name, template string, fits bool) {
 	if fits {
 		code = 0
 	}
-	said := s.gpuWith(code, manifest, "explain", "-f", "-", "-o", "json")
+	out := s.gpuWith(code, manifest, "explain", "-f", "-", "-o", "json")
 	var result struct {
 		Pods []struct{ Outcome, Node string }
 	}
-	must(s, json.Unmarshal([]byte(said), &result), "read the plan: %s", said)
+	must(s, json.Unmarshal([]byte(out), &result), "read the plan: %s", out)
 	if len(result.Pods) != 1 || fits != (result.Pods[0].Outcome == "FitsNode" && result.Pods[0].Node == s.node) {
-		s.Errorf("pod %s is explained as %s, want that it fits: %t", name, said, fits)
+		s.Errorf("pod %s is explained as %s, want that it fits: %t", name, out, fits)
 	}
 	s.createPod(pod)
 	if fits {
@@ -118,7 +118,7 @@ func (s *scenario) expectAsExplained(name, template string, fits bool) {
 	}
 }
 
-// expectRuleSays waits until the API server says of one of the rules what it would do.
+// expectRuleSays waits until the status of one of the rules has the text.
 func (s *scenario) expectRuleSays(text string) {
 	s.Helper()
 	eventually(s, retryTimeout, "a rule says "+text, func(ctx context.Context) error {
@@ -126,15 +126,15 @@ func (s *scenario) expectRuleSays(text string) {
 		if err != nil {
 			return err
 		}
-		var said []string
+		var messages []string
 		for _, rule := range rules.Items {
 			for _, condition := range rule.Status.Conditions {
 				if condition.Type == resourcev1.DeviceTaintConditionEvictionInProgress && strings.Contains(condition.Message, text) {
 					return nil
 				}
-				said = append(said, condition.Message)
+				messages = append(messages, condition.Message)
 			}
 		}
-		return fmt.Errorf("%d rules say %q", len(rules.Items), said)
+		return fmt.Errorf("%d rules have the messages %q", len(rules.Items), messages)
 	})
 }

@@ -261,7 +261,7 @@ func (s *scenario) expectTaint(name, effect string) (since string) {
 	return since
 }
 
-// expectHealth waits until a pod's status says of its device how it is, and why.
+// expectHealth waits until a pod's status has the health of its device, with the reason.
 func (s *scenario) expectHealth(pod, health, why string) {
 	s.Helper()
 	eventually(s, startTimeout, fmt.Sprintf("pod %s calls its device %s", pod, health), func(ctx context.Context) error {
@@ -269,7 +269,7 @@ func (s *scenario) expectHealth(pod, health, why string) {
 		if err != nil {
 			return err
 		}
-		var said []string
+		var devices []string
 		for _, container := range p.Status.ContainerStatuses {
 			for _, resource := range container.AllocatedResourcesStatus {
 				for _, r := range resource.Resources {
@@ -277,14 +277,14 @@ func (s *scenario) expectHealth(pod, health, why string) {
 					if r.Message != nil {
 						message = *r.Message
 					}
-					said = append(said, fmt.Sprintf("%s: %s", r.Health, message))
+					devices = append(devices, fmt.Sprintf("%s: %s", r.Health, message))
 				}
 			}
 		}
-		if !slices.ContainsFunc(said, func(line string) bool {
+		if !slices.ContainsFunc(devices, func(line string) bool {
 			return strings.HasPrefix(line, health+":") && strings.Contains(line, why)
 		}) {
-			return fmt.Errorf("it says %q", said)
+			return fmt.Errorf("its devices are %q", devices)
 		}
 		return nil
 	})

@@ -119,7 +119,7 @@ func (s *scaled) gatesOpen() (names []string) {
 	return names
 }
 
-// expectStandby waits until a pod says why its gate is closed.
+// expectStandby waits until a pod's condition has the reason why its gate is closed.
 func (s *scaled) expectStandby() {
 	s.Helper()
 	eventually(s, scaleTimeout, "a pod of "+s.name+" says that it waits", func(ctx context.Context) error {
@@ -127,16 +127,16 @@ func (s *scaled) expectStandby() {
 		if err != nil {
 			return err
 		}
-		var said []string
+		var conditions []string
 		for _, pod := range pods {
 			for _, c := range pod.Status.Conditions {
 				if c.Type == servingGate && c.Reason == "Standby" && c.Status == corev1.ConditionFalse {
 					return nil
 				}
-				said = append(said, fmt.Sprint(c.Type, " ", c.Status, " ", c.Reason))
+				conditions = append(conditions, fmt.Sprint(c.Type, " ", c.Status, " ", c.Reason))
 			}
 		}
-		return fmt.Errorf("they say %q", said)
+		return fmt.Errorf("their conditions are %q", conditions)
 	})
 }
 

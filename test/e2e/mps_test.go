@@ -61,31 +61,31 @@ func (s *scenario) expectConnected(name string) {
 	for _, status := range pod.Status.ContainerStatuses {
 		if status.RestartCount > 0 {
 			log, err := s.podLog(s.Context(), s.namespace, name, &corev1.PodLogOptions{Container: status.Name, Previous: true})
-			s.Errorf("the client in pod %s was started again; before, it said (%v):\n%s", name, err, log)
+			s.Errorf("the client in pod %s was started again; its log before (%v):\n%s", name, err, log)
 		}
 	}
 }
 
-// followClient reads what the pod's client says from now on. What it gives waits until the client has lost its daemon.
+// followClient reads the client's log from now on. It returns a function that waits until the client has lost its daemon.
 // kubelet keeps only the log of the run before. A client that started again before the next daemon did has ended, too,
 // and that log would be its own.
 func (s *scenario) followClient(name string) (expectLost func()) {
 	s.Helper()
 	stream, err := s.client.CoreV1().Pods(s.namespace).GetLogs(name, &corev1.PodLogOptions{Follow: true}).Stream(s.Context())
 	must(s, err, "follow the log of pod %s", name)
-	said := make(chan string, 1)
+	ended := make(chan string, 1)
 	go func() {
 		defer stream.Close()
 		log, err := io.ReadAll(stream) // what came before an error is looked at all the same
 		if err != nil {
 			log = fmt.Appendf(log, "(%v)", err)
 		}
-		said <- string(log)
+		ended <- string(log)
 	}()
 	return func() {
 		s.Helper()
 		select {
-		case log := <-said:
+		case log := <-ended:
 			if !strings.Contains(log, "mps lost\n") {
 				s.Fatalf("the client in pod %s has ended and not lost its MPS daemon:\n%s", name, log)
 			}

@@ -63,7 +63,7 @@ var (
 )
 
 // TestEachRightOnTheNodeIsNeeded starts what the DaemonSets run, or the self-test in its place, with one right less at
-// a time, and with all. It runs alone: the self-test would find what other tests do to the GPUs.
+// a time, and with all rights. It runs alone: the self-test would find what other tests do to the GPUs.
 func TestEachRightOnTheNodeIsNeeded(t *testing.T) {
 	under.onSimulator(t)
 	newScenario(t, len(under.devices)) // no claim changes a GPU meanwhile
@@ -89,8 +89,8 @@ func TestEachRightOnTheNodeIsNeeded(t *testing.T) {
 				pod := spec.DeepCopy()
 				right.inWorld(pod)
 				right.take(pod)
-				if said := right.said(t, pod); !strings.Contains(said, right.says) {
-					t.Errorf("want %q, got:\n%s", right.says, said)
+				if found := right.symptoms(t, pod); !strings.Contains(found, right.says) {
+					t.Errorf("want %q, got:\n%s", right.says, found)
 				}
 			})
 			if right.world == nil {
@@ -100,8 +100,8 @@ func TestEachRightOnTheNodeIsNeeded(t *testing.T) {
 				t.Parallel()
 				pod := spec.DeepCopy()
 				right.inWorld(pod)
-				if said := right.said(t, pod); said != "" {
-					t.Errorf("got:\n%s", said)
+				if found := right.symptoms(t, pod); found != "" {
+					t.Errorf("got:\n%s", found)
 				}
 			})
 		}
@@ -124,8 +124,8 @@ func (r nodeRight) inWorld(pod *corev1.PodSpec) {
 	}
 }
 
-// said is what the pod says that speaks of the right.
-func (r nodeRight) said(t *testing.T, pod *corev1.PodSpec) string {
+// symptoms are the findings or log lines of the pod about the right.
+func (r nodeRight) symptoms(t *testing.T, pod *corev1.PodSpec) string {
 	t.Helper()
 	log := runBeside(t, pod, r.check != "")
 	if r.check == "" {
@@ -190,7 +190,7 @@ func devIsOneMount(pod *corev1.PodSpec) {
 }
 
 // runBeside runs the container in a pod that no DaemonSet owns, or the self-test in its place, until it ends, and
-// returns what it has said. One that goes on is deleted when the test has failed.
+// returns its log. One that does not end is deleted with the test.
 func runBeside(t *testing.T, spec *corev1.PodSpec, selftest bool) string {
 	t.Helper()
 	container := &spec.Containers[0]

@@ -64,14 +64,14 @@ func (s *scenario) expectPluginSays(lost string) {
 		if err != nil {
 			return err
 		}
-		said := 0
+		lines := 0
 		for line := range strings.Lines(log) {
 			if strings.Contains(line, "This cluster lacks a feature") && strings.Contains(line, lost) {
-				said++
+				lines++
 			}
 		}
-		if said != 1 {
-			return fmt.Errorf("it is in %d lines of its log", said)
+		if lines != 1 {
+			return fmt.Errorf("it is in %d lines of its log", lines)
 		}
 		return nil
 	})

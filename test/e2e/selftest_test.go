@@ -80,7 +80,7 @@ func (s *scenario) execInPlugin(pod *corev1.Pod, command ...string) ([]byte, err
 	var output, failure bytes.Buffer
 	err = executor.StreamWithContext(s.Context(), remotecommand.StreamOptions{Stdout: &output, Stderr: &failure})
 	if failure.Len() > 0 {
-		s.Logf("%v said:\n%s", command, failure.String())
+		s.Logf("%v wrote to standard error:\n%s", command, failure.String())
 	}
 	return output.Bytes(), err
 }
