@@ -8,16 +8,16 @@ import (
 
 // gpus shows the GPUs that the driver has and, from then on, each one that comes or goes.
 func (t *Tree) gpus(machine *model.Machine) {
-	gpus, file := machine.GPUs(), machine.File()
+	gpus := machine.GPUs()
 	for _, gpu := range gpus {
 		if gpu.Attached {
-			t.attach(file, gpu)
+			t.attach(gpu)
 		}
 	}
 	machine.WatchAttachments(func(index int, attached bool) {
 		t.follow(func() {
 			if attached {
-				t.attach(file, gpus[index])
+				t.attach(gpus[index])
 			} else {
 				t.detach(gpus[index])
 			}
@@ -25,18 +25,18 @@ func (t *Tree) gpus(machine *model.Machine) {
 	})
 }
 
-func (t *Tree) attach(file model.File, gpu model.GPUInfo) {
+func (t *Tree) attach(gpu model.GPUInfo) {
 	t.attached[gpu.Index] = true
 	t.device(model.GPUNode(gpu.Minor))
 	t.information(gpu)
-	t.gpu(file, gpu)
+	t.place(gpu)
 }
 
-// detach removes what attach made; the bridges above the GPU stay.
+// detach removes what attach made.
 func (t *Tree) detach(gpu model.GPUInfo) {
 	t.attached[gpu.Index] = false
 	t.removeDevice(model.GPUNode(gpu.Minor))
 	t.remove(path.Dir(informationFile(gpu)))
 	t.remove(path.Dir(instancesDir(gpu.Minor)))
-	t.removeFunction(gpuFunction(gpu))
+	t.removePlace(gpu)
 }

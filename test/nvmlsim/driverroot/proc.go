@@ -30,23 +30,8 @@ func (t *Tree) information(gpu model.GPUInfo) {
 	if gpu.Board.MIG != nil {
 		t.dir(instancesDir(gpu.Minor))
 	}
-	var text strings.Builder
-	for _, line := range []struct{ name, value string }{
-		{"Model: \t", gpu.Board.ProductName},
-		{"IRQ:   \t", "0"},
-		{"GPU UUID: ", gpu.UUID},
-		{"Video BIOS: ", gpu.VBIOS},
-		{"Bus Type: ", "PCIe"},
-		{"DMA Size: ", "47 bits"},
-		{"DMA Mask: ", "0x7fffffffffff"},
-		{"Bus Location: ", gpu.Address.String()},
-		{"Device Minor: ", fmt.Sprint(gpu.Minor)},
-		{"GPU Firmware: ", t.module},
-		{"GPU Excluded:", "No"},
-	} {
-		fmt.Fprintf(&text, "%s\t %s\n", line.name, line.value)
-	}
-	t.file(informationFile(gpu), text.String())
+	t.file(informationFile(gpu), fmt.Sprintf("Model: \t\t %s\nGPU UUID: \t %s\nBus Location: \t %s\nDevice Minor: \t %d\n",
+		gpu.Board.ProductName, gpu.UUID, gpu.Address, gpu.Minor))
 }
 
 func informationFile(gpu model.GPUInfo) string {

@@ -26,8 +26,6 @@ const (
 	// ContainerSocket is where the library in a container looks for the daemon:
 	// CDI specs of nvcdi mount this socket of the persistence daemon there.
 	ContainerSocket = "run/nvidia-persistenced/socket"
-	// PCIDevices is what sysfs has in /sys/bus/pci/devices.
-	PCIDevices = "sys/bus/pci/devices"
 
 	// marker is the file that distinguishes the simulator's tree from other directories.
 	marker = ".nvml-sim"
@@ -75,7 +73,7 @@ func Emit(root, binaries string, machine *model.Machine) (*Tree, error) {
 	}
 	t.driver(machine)
 	t.devices(machine)
-	t.sys(machine)
+	t.dir("sys/bus/pci/devices")
 	t.gpus(machine)
 	t.instances(machine)
 	if t.err != nil {

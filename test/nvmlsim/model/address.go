@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
-	"strings"
 )
 
 // PCIAddress is where a function sits on the PCI buses of a machine.
@@ -54,27 +53,4 @@ func (a PCIAddress) nvmlBusID() string {
 // legacyBusID renders the address as nvmlPciInfo_t.busIdLegacy.
 func (a PCIAddress) legacyBusID() string {
 	return fmt.Sprintf("%04X:%02X:%02X.%X", a.Domain, a.Bus, a.Device, a.Function)
-}
-
-// maxCPUs bounds what a list may name, as the kernel's own build option does.
-const maxCPUs = 8192
-
-// ParseCPUList reads a list as the kernel writes it: "0-47,96-143".
-func ParseCPUList(text string) ([]int, error) {
-	var cpus []int
-	for _, part := range strings.Split(text, ",") {
-		first, last, isRange := strings.Cut(part, "-")
-		if !isRange {
-			last = first
-		}
-		from, err1 := strconv.Atoi(first)
-		to, err2 := strconv.Atoi(last)
-		if err1 != nil || err2 != nil || from < 0 || to < from || to >= maxCPUs {
-			return nil, fmt.Errorf("CPU list %q does not look like 0-47,96-143", text)
-		}
-		for cpu := from; cpu <= to; cpu++ {
-			cpus = append(cpus, cpu)
-		}
-	}
-	return cpus, nil
 }

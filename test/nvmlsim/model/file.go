@@ -1,8 +1,6 @@
 package model
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 
 	"sigs.k8s.io/yaml"
@@ -22,21 +20,12 @@ type File struct {
 	DriverVersion string `json:"driverVersion"`
 	// CUDADriverVersion is the CUDA version of the driver, "major.minor".
 	CUDADriverVersion string `json:"cudaDriverVersion"`
-	// NUMANodes are the machine's NUMA nodes with their CPUs.
-	NUMANodes []NUMANode `json:"numaNodes"`
 	// NVSwitches join GPUs that have NVLink ports; none on machines without.
 	NVSwitches []NVSwitch `json:"nvSwitches,omitempty"`
 	// Habits are ways of real machines that are off unless they are described.
 	Habits Habits `json:"habits,omitzero"`
 	// GPUs in the order in which NVML enumerates them.
 	GPUs []GPU `json:"gpus"`
-}
-
-// NUMANode is one NUMA node of a machine.
-type NUMANode struct {
-	ID int `json:"id"`
-	// CPUs is a list as the kernel writes it: "0-47,96-143".
-	CPUs string `json:"cpus"`
 }
 
 // NVSwitch is one NVSwitch chip.
@@ -65,9 +54,6 @@ type GPU struct {
 	NUMANode int `json:"numaNode"`
 	// Minor is the number of the GPU's /dev/nvidia<minor>.
 	Minor int `json:"minor"`
-	// IOMMUGroup is the GPU's group under /sys/kernel/iommu_groups; -1, the
-	// default, where the machine runs without an IOMMU.
-	IOMMUGroup int `json:"iommuGroup"`
 	// UUID overrides the identity derived from the machine's name.
 	UUID string `json:"uuid,omitempty"`
 	// Presence is how the GPU is there when the machine starts: "present", "lost" or
@@ -75,22 +61,6 @@ type GPU struct {
 	Presence Presence `json:"presence,omitempty"`
 	// MIG is how the GPU is partitioned at the start; nil for MIG disabled.
 	MIG *MIGSetup `json:"mig,omitempty"`
-}
-
-// noIOMMU is the group of a GPU on a machine that has none. Groups count from 0.
-const noIOMMU = -1
-
-// UnmarshalJSON reads a GPU strictly and with its defaults.
-func (g *GPU) UnmarshalJSON(raw []byte) error {
-	type plain GPU
-	gpu := plain{IOMMUGroup: noIOMMU}
-	decoder := json.NewDecoder(bytes.NewReader(raw))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&gpu); err != nil {
-		return err
-	}
-	*g = GPU(gpu)
-	return nil
 }
 
 // ParseFile decodes a machine description strictly and validates it.

@@ -5,17 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/mica-gpu/mica/pkg/catalog"
-)
-
-// The strings below stand where NVML has room to say what a board really is.
-const (
-	vbiosVersion = "SIM.00.00.00.01"
 )
 
 // gpu is one GPU of the machine. The first group of fields never changes;
@@ -27,7 +21,6 @@ type gpu struct {
 	board        catalog.Board
 	brand        nvml.BrandType
 	architecture nvml.DeviceArchitecture
-	serial       string
 	links        []link
 
 	// changing holds a token while a call changes the instances or the MIG mode.
@@ -103,7 +96,6 @@ func newGPU(f File, index int) (*gpu, error) {
 		board:        board,
 		brand:        brand,
 		architecture: architecture,
-		serial:       "SIM" + strings.ToUpper(digest(f.Name, index, "serial")[:12]),
 		links:        f.links(board),
 		changing:     make(chan struct{}, 1),
 		presence:     cmp.Or(spec.Presence, Present),
@@ -132,15 +124,11 @@ func (f File) links(board catalog.Board) []link {
 	return links
 }
 
-func digest(machine string, index int, purpose string) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "nvmlsim %s %d %s", machine, index, purpose))
-	return hex.EncodeToString(sum[:])
-}
-
 // deriveUUID makes the same UUID for the same GPU of the same machine, with
 // version 4 and variant bits set as NVIDIA's UUIDs have.
 func deriveUUID(machine string, index int) string {
-	d := []byte(digest(machine, index, "uuid")[:32])
+	sum := sha256.Sum256(fmt.Appendf(nil, "nvmlsim %s %d uuid", machine, index))
+	d := []byte(hex.EncodeToString(sum[:16]))
 	d[12] = '4'
 	d[16] = "89ab"[d[16]&3]
 	return "GPU-" + hyphenated(d)
@@ -176,16 +164,6 @@ func (m *Machine) supportedEvents(g *gpu) uint64 {
 		mask |= nvml.EventTypeGpuRecoveryAction
 	}
 	return mask
-}
-
-// bar1Bytes is the size of the window through which the host sees the memory:
-// the smallest power of two that covers it, as resizable BARs come.
-func (g *gpu) bar1Bytes() uint64 {
-	size := uint64(1)
-	for size < g.board.MemoryBytes() {
-		size <<= 1
-	}
-	return size
 }
 
 var computeModes = map[nvml.ComputeMode]string{

@@ -45,7 +45,7 @@ func Load(f File) (*Machine, error) {
 		return nil, fmt.Errorf("machine %q cannot be simulated: %w", f.Name, err)
 	}
 	// The caller may go on to change what it passed.
-	f.GPUs, f.NVSwitches, f.NUMANodes = slices.Clone(f.GPUs), slices.Clone(f.NVSwitches), slices.Clone(f.NUMANodes)
+	f.GPUs, f.NVSwitches = slices.Clone(f.GPUs), slices.Clone(f.NVSwitches)
 	for i := range f.GPUs {
 		f.GPUs[i].MIG = f.GPUs[i].MIG.clone()
 	}
@@ -79,7 +79,7 @@ func (m *Machine) Library() nvml.Interface { return m.NewSession() }
 func (m *Machine) GPUs() []GPUInfo {
 	infos := make([]GPUInfo, 0, len(m.gpus))
 	for _, g := range m.gpus {
-		infos = append(infos, GPUInfo{GPU: g.spec, Index: g.index, Address: g.address, Board: g.board, Serial: g.serial, VBIOS: vbiosVersion, BAR1Bytes: g.bar1Bytes(), Attached: g.spec.Presence != Absent})
+		infos = append(infos, GPUInfo{GPU: g.spec, Index: g.index, Address: g.address, Board: g.board, Attached: g.spec.Presence != Absent})
 	}
 	return infos
 }
@@ -91,12 +91,8 @@ type GPUInfo struct {
 	Index   int
 	Address PCIAddress
 	Board   catalog.Board
-	Serial  string
-	VBIOS   string
 	// Attached says that the driver has the GPU when the machine starts.
 	Attached bool
-	// BAR1Bytes is the size of the second region of its address space.
-	BAR1Bytes uint64
 }
 
 // Inject implements Control.

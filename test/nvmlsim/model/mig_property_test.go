@@ -109,7 +109,6 @@ func newStream(t *testing.T, board catalog.Board, seed uint64) *stream {
 name: stream
 driverVersion: "580.95.05"
 cudaDriverVersion: "13.0"
-numaNodes: [{id: 0, cpus: "0"}]
 gpus: [{board: %s, pciBusID: "0000:53:00.0", pciRoot: "pci0000:44", numaNode: 0, minor: 4, mig: {}}]
 `, board.Name))
 	return &stream{

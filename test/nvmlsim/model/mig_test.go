@@ -11,7 +11,6 @@ const partitioned = `
 name: partitioned
 driverVersion: "580.95.05"
 cudaDriverVersion: "13.0"
-numaNodes: [{id: 0, cpus: "0"}]
 gpus:
 - {board: a100-sxm-40gb, pciBusID: "0000:53:00.0", pciRoot: "pci0000:44", numaNode: 0, minor: 6, mig: {instances: [{profile: 3g.20gb, start: 4}, {profile: 1g.5gb, start: 0}, {profile: 2g.10gb, start: 2, computeSlices: [1, 1]}]}}
 - {board: h100-sxm-80gb, pciBusID: "0000:64:00.0", pciRoot: "pci0000:55", numaNode: 0, minor: 0, mig: {instances: [{profile: 3g.40gb, start: 4}]}}
