@@ -198,24 +198,6 @@ func holdNVML(t *testing.T, d *daemon) (end func()) {
 	return end
 }
 
-func TestCharLinks(t *testing.T) {
-	t.Parallel()
-	d := start(t, withHabits(t, "mig-static", "{charLinks: true}"))
-	links := filepath.Join(d.root, "dev/char")
-	count := 0
-	for _, device := range devices(t, filepath.Join(d.root, "dev")) {
-		name, rest, _ := strings.Cut(device, " ")
-		number, _, _ := strings.Cut(rest, " ")
-		if target, err := filepath.EvalSymlinks(filepath.Join(links, number)); err != nil || target != filepath.Join(d.root, "dev", name) {
-			t.Errorf("/dev/char/%s leads to %s (%v), want %s", number, target, err, name)
-		}
-		count++
-	}
-	if entries, err := os.ReadDir(links); err != nil || len(entries) != count {
-		t.Errorf("/dev/char has %d entries (%v), want %d", len(entries), err, count)
-	}
-}
-
 // A metrics exporter in another process keeps an administrator from resetting a GPU.
 func TestExporterHoldsAGPU(t *testing.T) {
 	t.Parallel()

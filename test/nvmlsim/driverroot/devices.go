@@ -67,19 +67,10 @@ func (t *Tree) device(node model.DeviceNode) {
 	if err := t.openable(path); err != nil {
 		t.fail(err)
 	}
-	if t.charLinks {
-		t.link(charLink(node), "/"+nodePath(node))
-	}
 }
 
 func (t *Tree) removeDevice(node model.DeviceNode) {
 	t.remove(nodePath(node))
-	t.remove(charLink(node))
-}
-
-// charLink is where udev would have a link to the node.
-func charLink(node model.DeviceNode) string {
-	return fmt.Sprintf("dev/char/%d:%d", node.Major, node.Minor)
 }
 
 // nodePath is below the root.

@@ -39,8 +39,6 @@ type Tree struct {
 	made bool
 	// nodes says who makes device nodes.
 	nodes model.DeviceNodes
-	// charLinks says that /dev/char has links to them.
-	charLinks bool
 	// binaries is where the driver's files come from.
 	binaries string
 
@@ -63,9 +61,8 @@ func Emit(root, binaries string, machine *model.Machine) (*Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the driver root's absolute path: %w", err)
 	}
-	habits := machine.File().Habits
 	t := &Tree{
-		root: root, binaries: binaries, nodes: habits.DeviceNodes, charLinks: habits.CharLinks,
+		root: root, binaries: binaries, nodes: machine.File().Habits.DeviceNodes,
 		attached: map[int]bool{}, failed: make(chan error, 1),
 	}
 	if err := t.claim(); err != nil {

@@ -25,11 +25,6 @@ type Habits struct {
 	// Driver is what of the driver there is when the machine starts. Unset: all of the
 	// driverVersion.
 	Driver Driver `json:"driver,omitzero"`
-	// CharLinks says that /dev/char has a link to each device node, as after nvidia-ctk
-	// system create-dev-char-symlinks. The driver makes none (NVIDIA/nvidia-docker #1671);
-	// where they are missing, runc with systemd's cgroups drops the device from the
-	// container's rules at the next reload of systemd (opencontainers/runc #3708).
-	CharLinks bool `json:"charLinks,omitempty"`
 	// ClientsHold says that a process with a handle of a GPU from NVML, such as a metrics
 	// exporter, uses the GPU as far as others are concerned: it cannot be reset or
 	// detached, and before Hopper a change of its MIG mode stays pending with IN_USE
