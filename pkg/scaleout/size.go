@@ -6,6 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
 // size is how hard it is to find room for a pod.
@@ -52,7 +54,8 @@ func (k *kind) measure() {
 
 // measureClaims finds out how much the pods ask for of devices.
 func (k *kind) measureClaims() {
-	for _, claim := range k.example.Claims() {
+	claims, _ := k.example.Claims()
+	for _, claim := range claims {
 		k.size.constraints += len(claim.Spec.Devices.Constraints)
 		for _, request := range claim.Spec.Devices.Requests {
 			k.size.devices += weight(request)
@@ -62,18 +65,12 @@ func (k *kind) measureClaims() {
 
 // weight counts the devices of a request; of alternatives, the most.
 func weight(request resourceapi.DeviceRequest) int {
-	counted := func(mode resourceapi.DeviceAllocationMode, count int64) int {
-		if mode == resourceapi.DeviceAllocationModeAll {
+	most := 0
+	for _, alternative := range fit.Alternatives(request) {
+		if alternative.AllocationMode == resourceapi.DeviceAllocationModeAll {
 			return wholeNode
 		}
-		return int(max(count, 1))
-	}
-	if request.Exactly != nil {
-		return counted(request.Exactly.AllocationMode, request.Exactly.Count)
-	}
-	most := 0
-	for _, alternative := range request.FirstAvailable {
-		most = max(most, counted(alternative.AllocationMode, alternative.Count))
+		most = max(most, int(alternative.Count), 1)
 	}
 	return most
 }

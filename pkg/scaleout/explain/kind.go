@@ -74,9 +74,9 @@ func (e *explainer) kind(ctx context.Context, kind scaleout.Kind) ([]Verdict, er
 }
 
 func claimsOf(pod *fit.Pod) []podClaim {
-	called := pod.ClaimNames()
+	all, called := pod.Claims()
 	var claims []podClaim
-	for i, claim := range pod.Claims() {
+	for i, claim := range all {
 		claims = append(claims, podClaim{claim, called[i]})
 	}
 	return claims

@@ -12,6 +12,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/excerpt"
+	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
 // request is a request of a claim, or an alternative of firstAvailable, named request/alternative.
@@ -22,16 +23,10 @@ type request struct {
 
 // alternatives are the ways to satisfy a request, best first.
 func alternatives(r resourceapi.DeviceRequest) []request {
-	if e := r.Exactly; e != nil {
-		return []request{{admin: ptr.Deref(e.AdminAccess, false), DeviceSubRequest: resourceapi.DeviceSubRequest{
-			Name: r.Name, DeviceClassName: e.DeviceClassName, Selectors: e.Selectors,
-			AllocationMode: e.AllocationMode, Count: e.Count, Tolerations: e.Tolerations, Capacity: e.Capacity,
-		}}}
-	}
+	admin := r.Exactly != nil && ptr.Deref(r.Exactly.AdminAccess, false)
 	var found []request
-	for _, sub := range r.FirstAvailable {
-		sub.Name = r.Name + "/" + sub.Name
-		found = append(found, request{DeviceSubRequest: sub})
+	for _, sub := range fit.Alternatives(r) {
+		found = append(found, request{DeviceSubRequest: sub, admin: admin})
 	}
 	return found
 }

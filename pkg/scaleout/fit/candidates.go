@@ -170,46 +170,29 @@ func (k *candidates) taken(state structured.AllocatedState, device int) bool {
 		len(state.AllocatedSharedDeviceIDs) > 0 && state.AllocatedSharedDeviceIDs.Has(k.devices[device].shared)
 }
 
-// selector finds an expression's answers.
-func (c *Cluster) selector(k *candidates, expression string) *selector {
-	known := k.selectors[expression]
-	if known == nil {
-		known = &selector{program: c.selectors.Get(expression), answers: make([]answer, k.alikes)}
-		k.selectors[expression] = known
-	}
-	return known
-}
-
-// selections are the selectors of each request, in the order in which they are evaluated; nil
-// where a class is not known.
+// selections are the selectors of each request, in the order in which they are evaluated; nil if a class is unknown.
 func (c *Cluster) selections(k *candidates, claims []*resourceapi.ResourceClaim) [][]*selector {
 	all := [][]*selector{}
-	add := func(class string, selectors []resourceapi.DeviceSelector) bool {
-		known := c.classes.byName[class]
-		if known == nil {
-			return false
-		}
-		var found []*selector
-		for _, from := range [][]resourceapi.DeviceSelector{known.Spec.Selectors, selectors} {
-			for _, selector := range from {
-				if selector.CEL == nil {
-					return false
-				}
-				found = append(found, c.selector(k, selector.CEL.Expression))
-			}
-		}
-		all = append(all, found)
-		return true
-	}
 	for _, claim := range claims {
 		for _, request := range claim.Spec.Devices.Requests {
-			if request.Exactly != nil && !add(request.Exactly.DeviceClassName, request.Exactly.Selectors) {
-				return nil
-			}
-			for _, alternative := range request.FirstAvailable {
-				if !add(alternative.DeviceClassName, alternative.Selectors) {
+			for _, r := range Alternatives(request) {
+				class := c.classes.byName[r.DeviceClassName]
+				if class == nil {
 					return nil
 				}
+				var found []*selector
+				for _, from := range slices.Concat(class.Spec.Selectors, r.Selectors) {
+					if from.CEL == nil {
+						return nil
+					}
+					known := k.selectors[from.CEL.Expression]
+					if known == nil {
+						known = &selector{program: c.selectors.Get(from.CEL.Expression), answers: make([]answer, k.alikes)}
+						k.selectors[from.CEL.Expression] = known
+					}
+					found = append(found, known)
+				}
+				all = append(all, found)
 			}
 		}
 	}

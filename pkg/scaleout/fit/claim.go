@@ -1,13 +1,14 @@
 package fit
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
+	"iter"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // classes are the device classes by name, and those that stand for an extended resource.
@@ -75,33 +76,25 @@ type demand struct {
 
 // named lists the claims.
 func (d *demand) named() string {
-	switch len(d.names) {
-	case 1:
+	last := len(d.names) - 1
+	if last == 0 {
 		return d.names[0]
-	default:
-		last := len(d.names) - 1
-		return strings.Join(d.names[:last], ", ") + " and " + d.names[last]
 	}
+	return strings.Join(d.names[:last], ", ") + " and " + d.names[last]
 }
 
 // readClaim checks a claim's requests, learns what they ask for, and gives the claim with what
 // the API server would fill in.
 func (c *Cluster) readClaim(claim *resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, error) {
 	claim = defaulted(claim)
-	for i := range claim.Spec.Devices.Requests {
-		request := &claim.Spec.Devices.Requests[i]
-		if request.Exactly == nil && len(request.FirstAvailable) == 0 {
+	for _, request := range claim.Spec.Devices.Requests {
+		alternatives := Alternatives(request)
+		if len(alternatives) == 0 {
 			return nil, fmt.Errorf("request %q asks for nothing that is known here: it has neither exactly nor firstAvailable", request.Name)
 		}
-		if request.Exactly != nil {
-			if err := c.readRequest(request.Exactly.DeviceClassName, request.Exactly.Selectors); err != nil {
-				return nil, fmt.Errorf("request %q: %w", request.Name, err)
-			}
-		}
-		for j := range request.FirstAvailable {
-			sub := &request.FirstAvailable[j]
-			if err := c.readRequest(sub.DeviceClassName, sub.Selectors); err != nil {
-				return nil, fmt.Errorf("request %q: %w", request.Name+"/"+sub.Name, err)
+		for _, r := range alternatives {
+			if err := c.readRequest(r.DeviceClassName, r.Selectors); err != nil {
+				return nil, fmt.Errorf("request %q: %w", r.Name, err)
 			}
 		}
 	}
@@ -147,58 +140,50 @@ func (c *Cluster) readSelectors(selectors []resourceapi.DeviceSelector) error {
 // makes has not been there yet.
 func defaulted(claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 	complete := true
-	for i := range claim.Spec.Devices.Requests {
-		request := &claim.Spec.Devices.Requests[i]
-		if request.Exactly != nil {
-			complete = complete && counted(request.Exactly.AllocationMode, request.Exactly.Count)
-		}
-		for j := range request.FirstAvailable {
-			complete = complete && counted(request.FirstAvailable[j].AllocationMode, request.FirstAvailable[j].Count)
-		}
+	for mode, count := range counts(claim) {
+		complete = complete && *mode != "" && (*mode != resourceapi.DeviceAllocationModeExactCount || *count != 0)
 	}
 	if complete {
 		return claim
 	}
 	claim = claim.DeepCopy()
-	for i := range claim.Spec.Devices.Requests {
-		request := &claim.Spec.Devices.Requests[i]
-		if request.Exactly != nil {
-			request.Exactly.AllocationMode, request.Exactly.Count = count(request.Exactly.AllocationMode, request.Exactly.Count)
-		}
-		for j := range request.FirstAvailable {
-			sub := &request.FirstAvailable[j]
-			sub.AllocationMode, sub.Count = count(sub.AllocationMode, sub.Count)
+	for mode, count := range counts(claim) {
+		*mode = cmp.Or(*mode, resourceapi.DeviceAllocationModeExactCount)
+		if *mode == resourceapi.DeviceAllocationModeExactCount {
+			*count = cmp.Or(*count, 1)
 		}
 	}
 	return claim
 }
 
-func counted(mode resourceapi.DeviceAllocationMode, number int64) bool {
-	return mode != "" && (mode != resourceapi.DeviceAllocationModeExactCount || number != 0)
+// counts are the mode and the count of each request and alternative of a claim.
+func counts(claim *resourceapi.ResourceClaim) iter.Seq2[*resourceapi.DeviceAllocationMode, *int64] {
+	return func(yield func(*resourceapi.DeviceAllocationMode, *int64) bool) {
+		for i := range claim.Spec.Devices.Requests {
+			request := &claim.Spec.Devices.Requests[i]
+			if request.Exactly != nil && !yield(&request.Exactly.AllocationMode, &request.Exactly.Count) {
+				return
+			}
+			for j := range request.FirstAvailable {
+				if sub := &request.FirstAvailable[j]; !yield(&sub.AllocationMode, &sub.Count) {
+					return
+				}
+			}
+		}
+	}
 }
 
-func count(mode resourceapi.DeviceAllocationMode, number int64) (resourceapi.DeviceAllocationMode, int64) {
-	if mode == "" {
-		mode = resourceapi.DeviceAllocationModeExactCount
+// Alternatives are the ways to satisfy a request, best first. Those of firstAvailable are named request/alternative.
+func Alternatives(r resourceapi.DeviceRequest) []resourceapi.DeviceSubRequest {
+	if e := r.Exactly; e != nil {
+		return []resourceapi.DeviceSubRequest{{
+			Name: r.Name, DeviceClassName: e.DeviceClassName, Selectors: e.Selectors,
+			AllocationMode: e.AllocationMode, Count: e.Count, Tolerations: e.Tolerations, Capacity: e.Capacity,
+		}}
 	}
-	if mode == resourceapi.DeviceAllocationModeExactCount && number == 0 {
-		number = 1
+	found := slices.Clone(r.FirstAvailable)
+	for i := range found {
+		found[i].Name = r.Name + "/" + found[i].Name
 	}
-	return mode, number
-}
-
-// usable tells why a claim that exists cannot be used by another pod.
-func usable(claim *resourceapi.ResourceClaim) error {
-	if claim.DeletionTimestamp != nil {
-		return errors.New("is being deleted")
-	}
-	return nil
-}
-
-// imagined is a claim that the scheduler would make.
-func imagined(pod *corev1.Pod, requests []resourceapi.DeviceRequest) *resourceapi.ResourceClaim {
-	return &resourceapi.ResourceClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name + "-extended-resources"},
-		Spec:       resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: requests}},
-	}
+	return found
 }

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
@@ -71,13 +72,13 @@ func extendedRequest(container int, c *corev1.Container, name corev1.ResourceNam
 	}
 }
 
-// extendedClaim is what the scheduler would make for a node that does not have some of the
-// resources itself; nil where it has all.
-func (p *Pod) extendedClaim(devices func(corev1.ResourceName) bool) (*resourceapi.ResourceClaim, string) {
+// extendedClaim is the claim that the scheduler makes for the extended resources that the node does not offer itself,
+// and its name for the pod's owner; nil if the node offers all of them.
+func (p *Pod) extendedClaim(offered map[corev1.ResourceName]bool) (*resourceapi.ResourceClaim, string) {
 	var requests []resourceapi.DeviceRequest
 	var names []string
 	for _, name := range sortedKeys(p.extended) {
-		if devices(name) {
+		if !offered[name] {
 			requests = append(requests, p.extended[name]...)
 			names = append(names, string(name))
 		}
@@ -86,5 +87,7 @@ func (p *Pod) extendedClaim(devices func(corev1.ResourceName) bool) (*resourceap
 		return nil, ""
 	}
 	slices.SortFunc(requests, func(a, b resourceapi.DeviceRequest) int { return cmp.Compare(a.Name, b.Name) })
-	return imagined(p.object, requests), "extended resource " + strings.Join(names, " and ")
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: p.object.Namespace, Name: p.object.Name + "-extended-resources"}}
+	claim.Spec.Devices.Requests = requests
+	return claim, "extended resource " + strings.Join(names, " and ")
 }

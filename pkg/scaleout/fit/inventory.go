@@ -138,14 +138,13 @@ func anonymous(l *layout, d *demand, err error) string {
 
 // missOfDevices names the first claim that cannot be had even alone.
 func (c *Cluster) missOfDevices(ctx context.Context, l *layout, state structured.AllocatedState, d *demand) *Miss {
-	if len(d.claims) > 1 {
-		for i, claim := range d.claims {
-			results, err := c.ask(ctx, l, state, d, []*resourceapi.ResourceClaim{claim})
-			if err == nil && len(results) == 0 {
-				return &Miss{Reason: ReasonDevices, Text: fmt.Sprintf("%s cannot be allocated", d.names[i])}
-			}
-		}
-		return &Miss{Reason: ReasonDevices, Text: fmt.Sprintf("%s cannot be allocated together", d.named())}
+	if len(d.claims) == 1 {
+		return &Miss{Reason: ReasonDevices, Text: d.named() + " cannot be allocated"}
 	}
-	return &Miss{Reason: ReasonDevices, Text: fmt.Sprintf("%s cannot be allocated", d.named())}
+	for i, claim := range d.claims {
+		if results, err := c.ask(ctx, l, state, d, []*resourceapi.ResourceClaim{claim}); err == nil && len(results) == 0 {
+			return &Miss{Reason: ReasonDevices, Text: d.names[i] + " cannot be allocated"}
+		}
+	}
+	return &Miss{Reason: ReasonDevices, Text: d.named() + " cannot be allocated together"}
 }

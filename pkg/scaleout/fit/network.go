@@ -2,7 +2,6 @@ package fit
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -142,13 +141,9 @@ func (n *network) take(held []devices.Holding) *take {
 }
 
 func takesKey(takes []*take) string {
-	if len(takes) == 0 {
-		return ""
-	}
-	var key strings.Builder
+	var s signature
 	for _, t := range takes {
-		key.WriteString(strconv.Itoa(t.serial))
-		key.WriteByte(' ')
+		s.number(int64(t.serial))
 	}
-	return key.String()
+	return string(s)
 }

@@ -170,8 +170,8 @@ func (c *Cluster) readResources(p *Pod) error {
 // readClaims reads the pod's own claims.
 func (c *Cluster) readClaims(p *Pod, claims []PodClaim) error {
 	for _, claim := range claims {
-		if err := usable(claim.Claim); err != nil {
-			return fmt.Errorf("claim %q %w", claim.Name, err)
+		if claim.Claim.DeletionTimestamp != nil {
+			return fmt.Errorf("claim %q is being deleted", claim.Name)
 		}
 		if allocation := claim.Claim.Status.Allocation; allocation != nil {
 			if allocation.NodeSelector == nil {
@@ -201,34 +201,34 @@ func (c *Cluster) readClaims(p *Pod, claims []PodClaim) error {
 // short, and the same in every process.
 func (p *Pod) Kind() string { return p.kind }
 
-// Claims are those that are to be allocated, with those that extended resources ask for.
-func (p *Pod) Claims() []*resourceapi.ResourceClaim {
-	var all []*resourceapi.ResourceClaim
-	for _, claim := range p.claims {
-		all = append(all, claim.Claim)
-	}
-	if claim, _ := p.extendedClaim(func(corev1.ResourceName) bool { return true }); claim != nil {
-		all = append(all, claim)
-	}
-	return all
+// Claims returns the claims to allocate, with that of extended resources, and what the pod's owner calls each of them.
+// The names are the same for all pods of a kind, whatever their own claims are called.
+func (p *Pod) Claims() ([]*resourceapi.ResourceClaim, []string) {
+	d := p.demandWithout(nil)
+	return d.claims, d.names
 }
 
-// demand is what is to be allocated on the host: on one that has a resource itself, no devices
-// stand for it.
-func (c *Cluster) demand(p *Pod, h *traits) *demand {
-	if known := p.demands[h]; known != nil {
-		return known
-	}
+// demandWithout returns the claims to allocate on a node that offers some of the extended resources itself.
+func (p *Pod) demandWithout(offered map[corev1.ResourceName]bool) *demand {
 	d := &demand{}
-	var key signature
 	for _, claim := range p.claims {
 		d.claims = append(d.claims, claim.Claim)
 		d.names = append(d.names, fmt.Sprintf("claim %q", claim.Name))
 	}
-	if claim, name := p.extendedClaim(func(name corev1.ResourceName) bool { return !h.offers[name] }); claim != nil {
+	if claim, name := p.extendedClaim(offered); claim != nil {
 		d.claims = append(d.claims, claim)
 		d.names = append(d.names, name)
 	}
+	return d
+}
+
+// demand returns what the pod needs on a node with these traits. Equal demands are one pointer.
+func (c *Cluster) demand(p *Pod, h *traits) *demand {
+	if known := p.demands[h]; known != nil {
+		return known
+	}
+	d := p.demandWithout(h.offers)
+	var key signature
 	for i, claim := range d.claims {
 		key.text(d.names[i])
 		key.claim(claim)

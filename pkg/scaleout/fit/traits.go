@@ -18,8 +18,8 @@ type traits struct {
 	node *corev1.Node
 	// offers are the resources, of those that devices can stand for, that the node itself has.
 	offers map[corev1.ResourceName]bool
-	// misses and claimMisses are known answers.
-	misses, claimMisses map[*Pod]*Miss
+	// misses caches missOfNode.
+	misses map[*Pod]*Miss
 }
 
 // traitsOf is the one of all nodes that are alike to every pod.
@@ -31,7 +31,7 @@ func (c *Cluster) traitsOf(node *corev1.Node) *traits {
 	if known := c.traits[key]; known != nil {
 		return known
 	}
-	h := &traits{node: node, offers: map[corev1.ResourceName]bool{}, misses: map[*Pod]*Miss{}, claimMisses: map[*Pod]*Miss{}}
+	h := &traits{node: node, offers: map[corev1.ResourceName]bool{}, misses: map[*Pod]*Miss{}}
 	for _, name := range c.words.extended {
 		h.offers[name] = offers(node, name)
 	}
@@ -155,19 +155,10 @@ func terms(all []corev1.NodeSelectorTerm) string {
 
 // missOfClaims reports that a claim of the pod is allocated elsewhere.
 func (h *traits) missOfClaims(p *Pod) *Miss {
-	if len(p.bound) == 0 {
-		return nil
-	}
-	if known, ok := h.claimMisses[p]; ok {
-		return known
-	}
-	var miss *Miss
 	for _, b := range p.bound {
 		if !b.selector.Match(h.node) {
-			miss = &Miss{Reason: ReasonClaimNode, Text: fmt.Sprintf("claim %q is allocated where this node is not: %s", b.name, terms(b.terms))}
-			break
+			return &Miss{Reason: ReasonClaimNode, Text: fmt.Sprintf("claim %q is allocated where this node is not: %s", b.name, terms(b.terms))}
 		}
 	}
-	h.claimMisses[p] = miss
-	return miss
+	return nil
 }

@@ -1,6 +1,8 @@
 package fit
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -133,16 +135,13 @@ func (v *vocabulary) resource(name corev1.ResourceName) int {
 
 // stand learns that devices can stand for a resource.
 func (v *vocabulary) stand(name corev1.ResourceName) {
-	for _, known := range v.extended {
-		if known == name {
-			return
-		}
-	}
-	if v.sealed {
+	switch {
+	case slices.Contains(v.extended, name):
+	case v.sealed:
 		v.late = true
-		return
+	default:
+		v.extended = append(v.extended, name)
 	}
-	v.extended = append(v.extended, name)
 }
 
 // tooLate tells, once, whether something came too late.
