@@ -235,7 +235,7 @@ func (f *largeFleet) heap(t testing.TB, passes int) (rest, most uint64, plan tim
 			t.Fatalf("a pass has seen %d nodes and %d slices", len(seen.Nodes), len(seen.Slices))
 		}
 		began := time.Now()
-		if _, err := scaleout.Plan(ctx, seen.Snapshot); err != nil {
+		if _, err := scaleout.NewPlanner(seen.Snapshot).Decide(ctx); err != nil {
 			t.Fatal(err)
 		}
 		plan = time.Since(began)

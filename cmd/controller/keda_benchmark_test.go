@@ -187,7 +187,11 @@ func (f *scaledFleet) plan(ctx context.Context, known cache.Cache, room *forecas
 		}
 		seen.Replicas = room.Replicas()
 		began := time.Now()
-		decision, err := scaleout.Plan(ctx, seen.Snapshot)
+		planner := scaleout.NewPlanner(seen.Snapshot)
+		decision, err := planner.Decide(ctx)
+		if err == nil {
+			decision.Supplies, err = planner.Supplies(ctx)
+		}
 		f.planning.Store(int64(time.Since(began)))
 		if ctx.Err() != nil {
 			return nil

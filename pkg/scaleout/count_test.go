@@ -232,22 +232,15 @@ func TestASampleThatIsTooMuchWorkIsAProblemOfItsOwn(t *testing.T) {
 	w.line("replica one templates=one")
 	p := NewPlanner(w.Snapshot)
 	p.countSteps = 1 << 16
-	var before []Supply
-	for range 2 {
-		supplies, err := p.Supplies(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if supply := supplies[0]; supply.Total() != 0 || !strings.Contains(supply.Problem, "was not found out") {
-			t.Errorf("got %+v, want that it was too much work", supply)
-		}
-		if supply := supplies[1]; supply.Total() != 16 || supply.Problem != "" {
-			t.Errorf("got %+v, want room for 16", supply)
-		}
-		if before != nil && !slices.Equal(supplies, before) {
-			t.Errorf("counted again, there is room for %+v, not %+v", supplies, before)
-		}
-		before = supplies
+	supplies, err := p.Supplies(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if supply := supplies[0]; supply.Total() != 0 || !strings.Contains(supply.Problem, "was not found out") {
+		t.Errorf("got %+v, want that it was too much work", supply)
+	}
+	if supply := supplies[1]; supply.Total() != 16 || supply.Problem != "" {
+		t.Errorf("got %+v, want room for 16", supply)
 	}
 }
 

@@ -56,6 +56,19 @@ func (p *plan) take(h *host) *plan {
 // isIdle reports whether a host is coming and has no pods of the plan.
 func (p *plan) isIdle(h *host) bool { return h.stage == coming && !p.taken.at(h.index) }
 
+// idleHosts are the idle hosts, group by group.
+func (p *plan) idleHosts() []*host {
+	var idle []*host
+	for _, g := range append([]*group{nil}, p.groups...) {
+		for _, h := range p.coming[g] {
+			if p.isIdle(h) {
+				idle = append(idle, h)
+			}
+		}
+	}
+	return idle
+}
+
 // open asks for a node of the group, at the expense of payers.
 func (p *plan) open(g *group, payers []*budget) (*plan, *host) {
 	next := *p

@@ -48,6 +48,17 @@ func TestNodesAreLeftToThoseForWhomTheyWereAskedFor(t *testing.T) {
 	}
 }
 
+// Plan is a decision with its supplies.
+func Plan(ctx context.Context, s Snapshot) (Decision, error) {
+	p := NewPlanner(s)
+	decision, err := p.Decide(ctx)
+	if err != nil {
+		return Decision{}, err
+	}
+	decision.Supplies, err = p.Supplies(ctx)
+	return decision, err
+}
+
 func planned(t *testing.T, w *world) Decision {
 	t.Helper()
 	decision, err := Plan(t.Context(), w.Snapshot)

@@ -10,26 +10,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// Plan decides. The error is the context's alone.
-//
-// Pods are put, the most urgent and then the hardest first, on nodes that exist, then on those that are
-// coming, then on those that the plan has opened for pods before them. Only then does a group grow: the one
-// that is cheapest per pod of the kind that its node takes. A pod that could preempt others waits for room
-// like any other: what preemption would free is not counted.
-func Plan(ctx context.Context, snapshot Snapshot) (Decision, error) {
-	p := NewPlanner(snapshot)
-	decision, err := p.Decide(ctx)
-	if err != nil {
-		return Decision{}, err
-	}
-	if decision.Supplies, err = p.Supplies(ctx); err != nil {
-		return Decision{}, err
-	}
-	return decision, nil
-}
-
-// Planner is Plan in parts, for callers that act on the decision before they need the rest. It is not safe for
-// concurrent use.
+// Planner plans a snapshot once, and then answers questions about the plan. It is not safe for concurrent use.
 type Planner struct {
 	// Snapshot is what is planned for.
 	Snapshot Snapshot
@@ -38,14 +19,12 @@ type Planner struct {
 	samples []*sample
 	// start is the plan before a pod is placed, afterPods the plan with the pods.
 	start, afterPods *plan
-	// countSteps bounds the work of counting supplies once.
+	// countSteps bounds the work of counting supplies.
 	countSteps int
 
-	decided, counted bool
-	decision         Decision
-	supplies         []Supply
-	// decideErr and countErr are remembered with the decision and the supplies.
-	decideErr, countErr error
+	decided  bool
+	decision Decision
+	err      error
 }
 
 // NewPlanner plans nothing yet.
@@ -56,13 +35,19 @@ func NewPlanner(snapshot Snapshot) *Planner {
 	return &Planner{Snapshot: snapshot, countSteps: countSteps}
 }
 
-// Decide is Plan without the supplies. It plans once, and then gives the same again, also the error.
+// Decide returns the decision without the supplies. The first call plans, and later ones return the same decision or
+// error. The only error is that of the context.
+//
+// Pods are placed, the most urgent and then the hardest first, on nodes that exist, then on those that are coming, then
+// on those that the plan has opened for earlier pods. Only then does a group grow: the one that is cheapest per pod of
+// the kind that its node takes. A pod that could preempt others waits for room like any other: the plan does not count
+// what preemption would free.
 func (p *Planner) Decide(ctx context.Context) (Decision, error) {
 	if !p.decided {
-		p.decision, p.decideErr = p.decide(ctx)
+		p.decision, p.err = p.decide(ctx)
 		p.decided = true
 	}
-	return p.decision, p.decideErr
+	return p.decision, p.err
 }
 
 func (p *Planner) decide(ctx context.Context) (Decision, error) {

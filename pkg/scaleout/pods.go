@@ -30,11 +30,7 @@ type hostClass struct {
 // available are the hosts that pods could be put on, live ones first, but not those that are advised, which may
 // never be.
 func (p *plan) available() []hostClass {
-	coming := p.used.list()
-	for _, g := range append([]*group{nil}, p.groups...) {
-		coming = append(coming, p.idleOf(g)...)
-	}
-	return append(p.classes(p.live), p.classes(coming)...)
+	return append(p.classes(p.live), p.classes(append(p.used.list(), p.idleHosts()...))...)
 }
 
 func (p *plan) classes(hosts []*host) []hostClass {

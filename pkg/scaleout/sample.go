@@ -142,21 +142,23 @@ func (p *planner) kindOfReplica(pod *corev1.Pod) *kind {
 // they are counted last.
 const countSteps = 1 << 19
 
-// Supplies counts room for the replicas as if nothing but the pods had been placed. They also get
-// what headroom keeps. The error is the context's alone. It counts once, and then returns the same again.
+// Supplies counts room for the replicas as if only the pods had been placed: replicas also get the devices that headroom
+// keeps. The only error is that of the context.
 func (p *Planner) Supplies(ctx context.Context) ([]Supply, error) {
-	if _, err := p.Decide(ctx); err != nil {
+	if _, err := p.Decide(ctx); err != nil || len(p.samples) == 0 {
 		return nil, err
 	}
-	if !p.counted && len(p.samples) > 0 {
-		p.supplies, p.countErr = p.count(ctx)
-		p.counted = true
+	on := p.afterPods
+	defer on.cluster.Allow(p.countSteps)()
+	hosts := on.available()
+	samples := make([]supply.Sample, len(p.samples))
+	for i, s := range p.samples {
+		samples[i] = supply.Sample{Problem: s.kind.problem, Trial: func() supply.Trial { return &trial{start: on, plan: on} }}
+		for _, part := range s.parts {
+			samples[i].Members = append(samples[i].Members, supply.Member{Pods: &pods{plan: on, sample: s, kind: part.kind, hosts: hosts}, Count: part.count})
+		}
 	}
-	return p.supplies, p.countErr
-}
-
-func (p *Planner) count(ctx context.Context) ([]Supply, error) {
-	counted := p.countOn(ctx, p.afterPods)
+	counted := supply.Count(ctx, samples)
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("count room for %d samples: %w", len(counted), err)
 	}
@@ -168,20 +170,6 @@ func (p *Planner) count(ctx context.Context) ([]Supply, error) {
 		}
 	}
 	return all, nil
-}
-
-// countOn counts room on a plan.
-func (p *Planner) countOn(ctx context.Context, on *plan) []Supply {
-	defer on.cluster.Allow(p.countSteps)()
-	hosts := on.available()
-	samples := make([]supply.Sample, len(p.samples))
-	for i, s := range p.samples {
-		samples[i] = supply.Sample{Problem: s.kind.problem, Trial: func() supply.Trial { return &trial{start: on, plan: on} }}
-		for _, part := range s.parts {
-			samples[i].Members = append(samples[i].Members, supply.Member{Pods: &pods{plan: on, sample: s, kind: part.kind, hosts: hosts}, Count: part.count})
-		}
-	}
-	return supply.Count(ctx, samples)
 }
 
 // withClaims is the plan with the claims that one pending pod alone names where the pod is: in the plan they

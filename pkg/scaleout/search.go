@@ -162,17 +162,6 @@ func (s *search) comingOf(ctx context.Context, p *plan, g *group, prefers func(*
 	return found{}, nil
 }
 
-// idleOf are the idle hosts of a group.
-func (p *plan) idleOf(g *group) []*host {
-	var idle []*host
-	for _, h := range p.coming[g] {
-		if p.isIdle(h) {
-			idle = append(idle, h)
-		}
-	}
-	return idle
-}
-
 // noteAbort notes a miss on a live node that keeps the scheduler from trying any other node.
 func (k *kind) noteAbort(h *host, miss *fit.Miss) {
 	if miss.Aborts && h.stage == live && k.aborts == "" {

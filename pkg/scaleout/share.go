@@ -93,10 +93,7 @@ func (p *plan) join(ctx context.Context, pod *pending, claim *namedClaim, h *hos
 // bestHost is the host that takes the most pods of the kind, of the earliest stage with a host that takes any: the
 // scheduler does not wait for a node if there is room now.
 func (p *plan) bestHost(ctx context.Context, k *kind, count int) (found, error) {
-	var idle []*host
-	for _, g := range append([]*group{nil}, p.groups...) {
-		idle = append(idle, p.idleOf(g)...)
-	}
+	idle := p.idleHosts()
 	stages := [][]*host{p.live, p.used.list()}
 	for _, prefers := range p.preferences(k) {
 		stages = append(stages, slices.DeleteFunc(slices.Clone(idle), func(h *host) bool { return !prefers(h) }))
