@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/pkg/devices"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
 // Budget bounds what a plan may ask for: it asks for no node with which there would be more than
@@ -194,7 +195,7 @@ func (b *budget) refuses(s spent, g *group) string {
 			b.Name, Price(*b.PricePerHour), Price(s.price), g.Name, Price(*g.PricePerHour))
 	case b.Rate != nil && s.nodes+1 > b.Rate.Nodes:
 		return fmt.Sprintf("budget %s allows %s in %s, and as many have come or are coming: it goes on when they are older",
-			b.Name, nodes(b.Rate.Nodes), b.Rate.Period)
+			b.Name, excerpt.Count(b.Rate.Nodes, "node"), b.Rate.Period)
 	}
 	return ""
 }

@@ -2,9 +2,9 @@ package scaleout
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
@@ -40,14 +40,7 @@ func (g *group) barred() string {
 	case g.Closed != "":
 		return g.Closed
 	case g.Max != nil && g.Size >= *g.Max:
-		return "at its maximum of " + nodes(*g.Max)
+		return "at its maximum of " + excerpt.Count(*g.Max, "node")
 	}
 	return ""
-}
-
-func nodes(n int) string {
-	if n == 1 {
-		return "1 node"
-	}
-	return fmt.Sprintf("%d nodes", n)
 }

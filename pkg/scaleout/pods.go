@@ -7,6 +7,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 	"github.com/mica-gpu/mica/pkg/scaleout/supply"
 )
@@ -207,17 +208,17 @@ func (c *pods) whyNoMore(ctx context.Context, g *group) (string, bool, error) {
 	case !c.usable(g.empty.Object()):
 		return name + " does not fit: " + systemTaint(g.empty.Object()), false, nil
 	case g.Max != nil && g.Size >= *g.Max:
-		return fmt.Sprintf("%s is at its maximum of %s", name, nodes(*g.Max)), true, nil
+		return fmt.Sprintf("%s is at its maximum of %s", name, excerpt.Count(*g.Max, "node")), true, nil
 	case g.Closed != "":
 		return name + " may not grow now: " + g.Closed, true, nil
 	case g.Advised:
 		return name + " is scaled by its operator only", true, nil
 	case c.full(g):
-		return fmt.Sprintf("%s is at its maximum of %s, and this plan asks for %d of them", name, nodes(*g.Max), c.opened[g.index]), true, nil
+		return fmt.Sprintf("%s is at its maximum of %s, and this plan asks for %d of them", name, excerpt.Count(*g.Max, "node"), c.opened[g.index]), true, nil
 	case g.Max == nil:
 		return fmt.Sprintf("%s has no maximum, and room is counted up to %d", name, supply.Max), true, nil
 	}
-	return fmt.Sprintf("%s may grow to its maximum of %s", name, nodes(*g.Max)), true, nil
+	return fmt.Sprintf("%s may grow to its maximum of %s", name, excerpt.Count(*g.Max, "node")), true, nil
 }
 
 // trial puts pods on a plan of its own, which begins as start.

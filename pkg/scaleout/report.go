@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
 // growth are the nodes that were opened, the most urgent groups first.
@@ -71,7 +73,7 @@ func (p *plan) groupFit(ctx context.Context, g *group, k *kind) (GroupFit, error
 	}
 	found.Miss, found.PerNode = filling.miss, filling.pods()
 	if found.Blocked == "" && k.full[g] {
-		found.Blocked = fmt.Sprintf("at its maximum of %s, and this plan asks for %d of them", nodes(*g.Max), p.opened[g.index])
+		found.Blocked = fmt.Sprintf("at its maximum of %s, and this plan asks for %d of them", excerpt.Count(*g.Max, "node"), p.opened[g.index])
 	}
 	return found, nil
 }

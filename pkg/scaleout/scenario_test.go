@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/test/fixture"
 )
 
@@ -42,7 +43,7 @@ func log(d Decision) string {
 		}
 	}
 	for _, s := range d.Budgets {
-		fmt.Fprintf(&b, "budget %s: %d GPUs, %s per hour, %s of its rate, %d pods held\n", s.Name, s.GPUs, Price(s.PricePerHour), nodes(s.Nodes), s.Held)
+		fmt.Fprintf(&b, "budget %s: %d GPUs, %s per hour, %s of its rate, %d pods held\n", s.Name, s.GPUs, Price(s.PricePerHour), excerpt.Count(s.Nodes, "node"), s.Held)
 	}
 	for _, r := range d.Supplies {
 		fmt.Fprintf(&b, "room for %s: free %d, coming %d, provisionable %d\n", r.ID, r.Free, r.Coming, r.Provisionable)

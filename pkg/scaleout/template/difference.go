@@ -3,6 +3,7 @@ package template
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,8 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
+	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/pkg/devices"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
@@ -67,7 +70,7 @@ func offerOf(driver string, node *corev1.Node, all []*resourceapi.ResourceSlice)
 				if isWithdrawn(d) {
 					continue
 				}
-				k := model{text(d, gpu.AttributeType), text(d, gpu.AttributeProductName), text(d, gpu.AttributeProfile)}
+				k := modelOf(d)
 				o.devices[k] = append(o.devices[k], d)
 			}
 			for _, set := range s.Spec.SharedCounters {
@@ -79,31 +82,24 @@ func offerOf(driver string, node *corev1.Node, all []*resourceapi.ResourceSlice)
 	return o
 }
 
-func text(d resourceapi.Device, name resourceapi.QualifiedName) string {
-	if value := d.Attributes[name].StringValue; value != nil {
-		return *value
-	}
-	return ""
+func modelOf(d resourceapi.Device) model {
+	text := func(name resourceapi.QualifiedName) string { return ptr.Deref(d.Attributes[name].StringValue, "") }
+	return model{text(gpu.AttributeType), text(gpu.AttributeProductName), text(gpu.AttributeProfile)}
 }
 
 func (o offer) models() []model {
-	models := make([]model, 0, len(o.devices))
-	for k := range o.devices {
-		models = append(models, k)
-	}
-	slices.SortFunc(models, model.compare)
-	return models
+	return slices.SortedFunc(maps.Keys(o.devices), model.compare)
 }
 
 func countsDiffer(promised, offered offer) string {
 	for _, k := range promised.models() {
 		if has, had := len(offered.devices[k]), len(promised.devices[k]); has != had {
-			return fmt.Sprintf("offers %s %s, and %d were expected%s", count(has, "device"), k, had, instead(promised, offered, k.form))
+			return fmt.Sprintf("offers %s %s, and %d were expected%s", excerpt.Count(has, "device"), k, had, instead(promised, offered, k.form))
 		}
 	}
 	for _, k := range offered.models() {
 		if len(promised.devices[k]) == 0 {
-			return fmt.Sprintf("offers %s %s, and none were expected", count(len(offered.devices[k]), "device"), k)
+			return fmt.Sprintf("offers %s %s, and none were expected", excerpt.Count(len(offered.devices[k]), "device"), k)
 		}
 	}
 	return ""
@@ -113,7 +109,7 @@ func countsDiffer(promised, offered offer) string {
 func instead(promised, offered offer, form string) string {
 	for _, k := range offered.models() {
 		if k.form == form && len(promised.devices[k]) == 0 {
-			return fmt.Sprintf("; it offers %s %s", count(len(offered.devices[k]), "device"), k)
+			return fmt.Sprintf("; it offers %s %s", excerpt.Count(len(offered.devices[k]), "device"), k)
 		}
 	}
 	return ""

@@ -8,6 +8,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/mica-gpu/mica/pkg/devices"
+	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
 // Missing is what a node lacks of the pools that the template promises, and of its own pools
@@ -44,7 +45,7 @@ func lacking(driver string, promised, published []devices.Pool) []string {
 	case len(published) == 0:
 		return []string{noSlice(driver)}
 	case len(published) < len(promised):
-		return []string{fmt.Sprintf("driver %s has published %s, and nodes of the group have %d", driver, count(len(published), "pool"), len(promised))}
+		return []string{fmt.Sprintf("driver %s has published %s, and nodes of the group have %d", driver, excerpt.Count(len(published), "pool"), len(promised))}
 	}
 	has, had := 0, 0
 	for _, p := range promised {

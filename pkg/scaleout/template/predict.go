@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -104,12 +105,8 @@ func labels(group *v1alpha1.GPUNodeGroup, name string, instance catalog.Instance
 	if group.Spec.Provider.EKS != nil {
 		set(labelCapacityType, group.Spec.CapacityType)
 	}
-	for key, value := range group.Spec.Template.Labels {
-		all[key] = value
-	}
-	for key, value := range group.Spec.Provider.Selector() {
-		all[key] = value
-	}
+	maps.Copy(all, group.Spec.Template.Labels)
+	maps.Copy(all, group.Spec.Provider.Selector())
 	all[corev1.LabelHostname] = name
 	return all
 }

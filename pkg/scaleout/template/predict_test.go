@@ -191,9 +191,9 @@ func TestPartitionsOfAPredictedGPUHaveOneParent(t *testing.T) {
 				t.Errorf("two devices are named %s", d.Name)
 			}
 			names[d.Name] = true
-			if parent := text(d, gpu.AttributeParentUUID); parent != "" {
-				parents[parent]++
-			} else if text(d, gpu.AttributeUUID) == "" {
+			if parent := d.Attributes[gpu.AttributeParentUUID].StringValue; parent != nil {
+				parents[*parent]++
+			} else if d.Attributes[gpu.AttributeUUID].StringValue == nil {
 				t.Errorf("device %s has no UUID", d.Name)
 			}
 		}

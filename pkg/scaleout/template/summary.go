@@ -2,12 +2,12 @@ package template
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
-	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
-
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
@@ -22,36 +22,26 @@ func (t *Template) Summary() []v1alpha1.DeviceSummary {
 		model
 		memory int64
 	}
-	var rows []row
 	summaries := map[row]*v1alpha1.DeviceSummary{}
 	for _, s := range t.Slices {
 		for _, d := range s.Spec.Devices {
-			r := row{model: model{text(d, gpu.AttributeType), text(d, gpu.AttributeProductName), text(d, gpu.AttributeProfile)}}
+			r := row{model: modelOf(d)}
 			r.form = cmp.Or(r.form, s.Spec.Driver)
-			capacity, has := d.Capacity[gpu.CapacityMemory]
-			if has {
-				r.memory = capacity.Value.Value()
-			}
+			memory, has := d.Capacity[gpu.CapacityMemory]
+			r.memory = memory.Value.Value()
 			if summaries[r] == nil {
-				rows = append(rows, r)
-				summaries[r] = summarize(r.model, capacity, has)
+				summaries[r] = &v1alpha1.DeviceSummary{Type: r.form, ProductName: r.product, Profile: r.profile}
+			}
+			if has {
+				summaries[r].Memory = ptr.To(memory.Value.DeepCopy())
 			}
 			summaries[r].Count++
 		}
 	}
-	slices.SortStableFunc(rows, func(a, b row) int { return cmp.Or(a.model.compare(b.model), cmp.Compare(a.memory, b.memory)) })
+	rows := slices.SortedFunc(maps.Keys(summaries), func(a, b row) int { return cmp.Or(a.model.compare(b.model), cmp.Compare(a.memory, b.memory)) })
 	var result []v1alpha1.DeviceSummary
 	for _, r := range rows[:min(len(rows), maxSummaries)] {
 		result = append(result, *summaries[r])
 	}
 	return result
-}
-
-func summarize(k model, memory resourceapi.DeviceCapacity, has bool) *v1alpha1.DeviceSummary {
-	s := &v1alpha1.DeviceSummary{Type: k.form, ProductName: k.product, Profile: k.profile}
-	if has {
-		quantity := memory.Value.DeepCopy()
-		s.Memory = &quantity
-	}
-	return s
 }

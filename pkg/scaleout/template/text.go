@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
 )
 
 // attributeText is a value of any type, for comparing and for people.
@@ -41,7 +42,7 @@ func capacityText(all map[resourceapi.QualifiedName]resourceapi.DeviceCapacity, 
 }
 
 func claimsText(d resourceapi.Device) string {
-	if d.AllowMultipleAllocations != nil && *d.AllowMultipleAllocations {
+	if ptr.Deref(d.AllowMultipleAllocations, false) {
 		return "several"
 	}
 	return "one"
@@ -62,14 +63,6 @@ func counterText(counters map[string]resourceapi.Counter) string {
 		names[i] = name + " " + value.String()
 	}
 	return strings.Join(names, ", ")
-}
-
-// count writes a number with its noun, which takes an s.
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // lessAllocatable compares what pods are packed by. Memory and storage of one instance type

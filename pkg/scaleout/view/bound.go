@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
@@ -23,12 +24,12 @@ func (r *reading) providerMax(group *v1alpha1.GPUNodeGroup) *int32 {
 	switch {
 	case byAutoscaler(group) && r.Autoscaler != nil:
 		if g, known := r.Autoscaler.Of(group, r.Now); known && g.Max > 0 {
-			return limit(g.Max)
+			return ptr.To(int32(g.Max))
 		}
 		return nil
 	case group.Spec.Pairing == v1alpha1.PairingDirect:
 		if answer, asked := r.eks[group.Name]; asked && answer.Err == nil {
-			return limit(answer.Max)
+			return ptr.To(int32(answer.Max))
 		}
 	case !byAutoscaler(group):
 		return nil
@@ -42,14 +43,9 @@ func (r *reading) providerSize(group *v1alpha1.GPUNodeGroup) *int32 {
 		return nil
 	}
 	if answer, asked := r.eks[group.Name]; asked && answer.Err == nil {
-		return limit(answer.Desired)
+		return ptr.To(int32(answer.Desired))
 	}
 	return group.Status.ProviderSize
-}
-
-func limit(nodes int) *int32 {
-	n := int32(nodes)
-	return &n
 }
 
 // most is the most nodes that the group may have, by its spec or by who makes it grow, whichever

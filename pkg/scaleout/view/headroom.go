@@ -28,9 +28,7 @@ func (r *reading) addHeadroom(v *View) {
 			v.RefusedHeadrooms = append(v.RefusedHeadrooms, object)
 			continue
 		}
-		if !next.IsZero() && (v.Again.IsZero() || next.Before(v.Again)) {
-			v.Again = next
-		}
+		v.Again = sooner(v.Again, next)
 		v.Headrooms = append(v.Headrooms, object)
 		v.Headroom = append(v.Headroom, demand)
 	}

@@ -2,7 +2,6 @@ package view
 
 import (
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -48,12 +47,7 @@ func placeholdersOf(group string, placeholders []*corev1.Pod) []*corev1.Pod {
 			own = append(own, pod)
 		}
 	}
-	slices.SortFunc(own, func(a, b *corev1.Pod) int {
-		if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
-			return c
-		}
-		return strings.Compare(a.Name, b.Name)
-	})
+	slices.SortFunc(own, byCreation)
 	return own
 }
 

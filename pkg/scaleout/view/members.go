@@ -1,12 +1,14 @@
 package view
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
@@ -84,7 +86,7 @@ func (m *membership) refuseSameLabels() {
 		for _, b := range m.groups[i+1:] {
 			if hasLabels(newNodeLabels(a), b.Spec.Provider.Selector()) || hasLabels(newNodeLabels(b), a.Spec.Provider.Selector()) {
 				m.refuse(a, b, fmt.Sprintf("one selects nodes by %s, the other by %s",
-					formatLabels(a.Spec.Provider.Selector()), formatLabels(b.Spec.Provider.Selector())))
+					labels.Set(a.Spec.Provider.Selector()), labels.Set(b.Spec.Provider.Selector())))
 			}
 		}
 	}
@@ -111,35 +113,14 @@ func (m *membership) refuseOne(group, other *v1alpha1.GPUNodeGroup, why string) 
 
 // newNodeLabels are those that the spec gives every new node.
 func newNodeLabels(group *v1alpha1.GPUNodeGroup) map[string]string {
-	labels := maps.Clone(group.Spec.Template.Labels)
-	if labels == nil {
-		labels = map[string]string{}
-	}
-	maps.Copy(labels, group.Spec.Provider.Selector())
-	return labels
+	return labels.Merge(group.Spec.Template.Labels, group.Spec.Provider.Selector())
 }
 
 // hasLabels is false for no labels at all: such a selector is a mistake, not every node.
-func hasLabels(labels, wanted map[string]string) bool {
-	for key, value := range wanted {
-		if have, found := labels[key]; !found || have != value {
-			return false
-		}
-	}
-	return len(wanted) > 0
+func hasLabels(have, wanted map[string]string) bool {
+	return len(wanted) > 0 && labels.ValidatedSetSelector(wanted).Matches(labels.Set(have))
 }
 
-func formatLabels(labels map[string]string) string {
-	pairs := make([]string, 0, len(labels))
-	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		pairs = append(pairs, key+"="+labels[key])
-	}
-	return strings.Join(pairs, ",")
-}
-
-func byCreation(a, b *corev1.Node) int {
-	if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
-		return c
-	}
-	return strings.Compare(a.Name, b.Name)
+func byCreation[T metav1.Object](a, b T) int {
+	return cmp.Or(a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time), strings.Compare(a.GetName(), b.GetName()))
 }

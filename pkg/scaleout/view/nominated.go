@@ -52,9 +52,7 @@ func (r *reading) nominations() Nominations {
 			continue
 		}
 		n.Nodes[pod.UID] = node
-		if n.again.IsZero() || end.Before(n.again) {
-			n.again = end
-		}
+		n.again = sooner(n.again, end)
 	}
 	return n
 }

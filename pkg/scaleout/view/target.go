@@ -4,6 +4,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
@@ -22,7 +23,7 @@ func Report(group *v1alpha1.GPUNodeGroup, status *autoscaler.Status, now time.Ti
 		return last
 	}
 	if reported, known := status.Of(group, now); known {
-		return &v1alpha1.AutoscalerReport{Target: limit(reported.Target)}
+		return &v1alpha1.AutoscalerReport{Target: ptr.To(int32(reported.Target))}
 	}
 	lives := status.Counts(now)
 	if last == nil || lives && last.Target == nil || last.SilentSince != nil && now.Sub(last.SilentSince.Time) > silentMost {
