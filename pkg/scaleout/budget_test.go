@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,10 +25,7 @@ func TestNoBudgetIsEverExceeded(t *testing.T) {
 	for seed := range uint64(60) {
 		e := newEvents(t, seed)
 		for step := range 8 {
-			decision, err := Plan(t.Context(), e.Snapshot)
-			if err != nil {
-				t.Fatal(err)
-			}
+			decision := planned(t, e.world)
 			e.check(fmt.Sprintf("seed %d, step %d", seed, step), decision)
 			for _, growth := range decision.Growth {
 				asked += len(growth.Nodes)
@@ -51,7 +49,7 @@ type events struct {
 	now    time.Time
 	nodes  int
 	// pods are those that waited first.
-	pods []podObject
+	pods []corev1.Pod
 }
 
 func newEvents(t *testing.T, seed uint64) *events {
@@ -242,10 +240,7 @@ func TestNoNodeIsAskedForInVain(t *testing.T) {
 	asked := 0
 	for seed := range uint64(200) {
 		w := randomWorld(t, seed)
-		first, err := Plan(t.Context(), w.Snapshot)
-		if err != nil {
-			t.Fatal(err)
-		}
+		first := planned(t, w)
 		e := &events{world: w, random: rand.New(rand.NewPCG(seed, 3)), now: epoch}
 		fresh := map[string]bool{}
 		for i := range e.Groups {
@@ -264,10 +259,7 @@ func TestNoNodeIsAskedForInVain(t *testing.T) {
 		for i := range e.Nodes {
 			e.Nodes[i].Starting = false
 		}
-		second, err := Plan(t.Context(), e.Snapshot)
-		if err != nil {
-			t.Fatal(err)
-		}
+		second := planned(t, e.world)
 		for _, kind := range second.Kinds {
 			for _, pod := range kind.Pods {
 				delete(fresh, pod.Node)

@@ -37,18 +37,12 @@ func TestPlansFromCompactSlices(t *testing.T) {
 			}
 			w.line("pods p 3 templates=t")
 			ownUUIDs(w.Slices)
-			want, err := Plan(t.Context(), w.Snapshot)
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := planned(t, w)
 			compactor := devices.NewCompactor()
 			for _, slice := range w.Slices {
 				compactor.Compact(slice)
 			}
-			got, err := Plan(t.Context(), w.Snapshot)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := planned(t, w)
 			if log(got) != log(want) {
 				t.Errorf("the plan from compact slices is\n%s\nand from published ones\n%s", log(got), log(want))
 			}

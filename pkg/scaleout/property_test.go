@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
@@ -17,16 +18,14 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
+	"github.com/mica-gpu/mica/pkg/scaleout/template"
 )
 
 // Pods that are planned one by one, with nothing remembered, go where the planner puts them.
 func TestPlansAsIfPodByPod(t *testing.T) {
 	for seed := range uint64(150) {
 		w := randomWorld(t, seed)
-		decision, err := Plan(t.Context(), w.Snapshot)
-		if err != nil {
-			t.Fatal(err)
-		}
+		decision := planned(t, w)
 		simple := newNaive(t, w.Snapshot)
 		for _, kind := range decision.Kinds {
 			if kind.Problem != "" {
@@ -35,16 +34,12 @@ func TestPlansAsIfPodByPod(t *testing.T) {
 		}
 		for _, turn := range turns(w, decision) {
 			want := turn.place(simple)
-			place := or(turn.got.Node, turn.got.Group)
+			place := stdcmp.Or(turn.got.Node, turn.got.Group)
 			if got := strings.TrimSpace(fmt.Sprintf("%s %s", turn.got.Outcome, place)); got != want {
 				t.Fatalf("seed %d: pod %s: got %q, want %q; decision:\n%s", seed, turn.got.Pod.Name, got, want, log(decision))
 			}
 		}
-		asked := map[string]int{}
-		for _, growth := range decision.Growth {
-			asked[growth.Group] = len(growth.Nodes)
-		}
-		if diff := cmp.Diff(simple.opened, asked); diff != "" {
+		if diff := cmp.Diff(simple.opened, nodesOf(decision)); diff != "" {
 			t.Fatalf("seed %d: nodes to ask for (-one by one +planned):\n%s", seed, diff)
 		}
 	}
@@ -52,7 +47,7 @@ func TestPlansAsIfPodByPod(t *testing.T) {
 
 // turn is one pod of a plan that is made pod by pod.
 type turn struct {
-	pod       *podObject
+	pod       *corev1.Pod
 	got       PodDecision
 	nominated bool
 	// like counts the pods of its kind that are not nominated and had no turn before, with itself.
@@ -92,10 +87,7 @@ func (t turn) place(simple *naive) string {
 func TestDecisionsAreSound(t *testing.T) {
 	for seed := range uint64(300) {
 		w := randomWorld(t, seed)
-		decision, err := Plan(t.Context(), w.Snapshot)
-		if err != nil {
-			t.Fatal(err)
-		}
+		decision := planned(t, w)
 		waiting := map[string]bool{}
 		for _, growth := range decision.Growth {
 			g := w.Groups[slices.IndexFunc(w.Groups, func(g Group) bool { return g.Name == growth.Group })]
@@ -132,12 +124,9 @@ func TestDecisionsAreSound(t *testing.T) {
 func TestOrderOfTheSnapshotChangesNothing(t *testing.T) {
 	for seed := range uint64(100) {
 		w := randomWorld(t, seed)
-		want, err := Plan(t.Context(), w.Snapshot)
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := planned(t, w)
 		random := rand.New(rand.NewPCG(seed, 99))
-		s := w.Snapshot
+		s := &w.Snapshot
 		shuffle(random, s.Pending)
 		shuffle(random, s.Claims)
 		shuffle(random, s.ClaimTemplates)
@@ -146,10 +135,7 @@ func TestOrderOfTheSnapshotChangesNothing(t *testing.T) {
 		shuffle(random, s.Nodes)
 		shuffle(random, s.Groups)
 		shuffle(random, s.Headroom)
-		got, err := Plan(t.Context(), s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := planned(t, w)
 		if diff := cmp.Diff(byName(want), byName(got), cmpopts.IgnoreTypes(&fit.Pod{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("seed %d: (-want +got)\n%s", seed, diff)
 		}
@@ -174,11 +160,8 @@ func shuffle[T any](random *rand.Rand, all []T) {
 func TestAskingAgainAsksForNothing(t *testing.T) {
 	for seed := range uint64(200) {
 		w := randomWorld(t, seed)
-		first, err := Plan(t.Context(), w.Snapshot)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := w.Snapshot
+		first := planned(t, w)
+		s := &w.Snapshot
 		for _, growth := range first.Growth {
 			g := &s.Groups[slices.IndexFunc(s.Groups, func(g Group) bool { return g.Name == growth.Group })]
 			g.Size += len(growth.Nodes)
@@ -199,17 +182,14 @@ func TestAskingAgainAsksForNothing(t *testing.T) {
 				s.Nodes = append(s.Nodes, Node{Object: node, Group: g.Name, Starting: true, For: growth.Nodes[i].Kinds[0]})
 			}
 		}
-		second, err := Plan(t.Context(), s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		second := planned(t, w)
 		if len(second.Growth) > 0 {
 			t.Errorf("seed %d: asked again:\n%s\nfirst:\n%s", seed, log(second), log(first))
 		}
 	}
 }
 
-func podNamed(w *world, name string) (found *podObject) {
+func podNamed(w *world, name string) (found *corev1.Pod) {
 	for _, pod := range w.Pending {
 		if pod.Name == name {
 			found = pod
@@ -265,7 +245,7 @@ func (w *world) randomGroup(random *rand.Rand, i int) {
 	node := w.nodeObject("template-of-"+name, o)
 	node.Labels["group"] = name
 	node.Labels["zone"] = string(rune('a' + random.IntN(2)))
-	g.Template = templateOf(node, toySlices(random.IntN(len(toyMachines)), node.Name))
+	g.Template = &template.Template{Node: node, Slices: toySlices(random.IntN(len(toyMachines)), node.Name)}
 	w.Groups = append(w.Groups, g)
 }
 

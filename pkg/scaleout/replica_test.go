@@ -103,7 +103,7 @@ func countNaming(w *world, claim string) int {
 	return number
 }
 
-func names(pod *podObject, claim string) bool {
+func names(pod *corev1.Pod, claim string) bool {
 	for _, c := range pod.Spec.ResourceClaims {
 		if c.ResourceClaimName != nil && *c.ResourceClaimName == claim {
 			return true

@@ -3,20 +3,11 @@ package scaleout
 import (
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-
-	"github.com/mica-gpu/mica/pkg/scaleout/template"
 )
-
-type podObject = corev1.Pod
-
-func templateOf(node *corev1.Node, published []*resourceapi.ResourceSlice) *template.Template {
-	return &template.Template{Node: node, Slices: published}
-}
 
 // toyMachines are small machines, so that a plan for them can be checked by trying everything.
 var toyMachines = [][]resourceapi.ResourceSliceSpec{

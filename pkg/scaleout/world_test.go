@@ -1,6 +1,7 @@
 package scaleout
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -153,9 +154,9 @@ func (w *world) node(names []string, o options) {
 func (w *world) nodeObject(name string, o options) *corev1.Node {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Labels: map[string]string{corev1.LabelHostname: name}}}
 	node.Status.Allocatable = corev1.ResourceList{
-		corev1.ResourceCPU:    resource.MustParse(or(o["cpu"], "96")),
-		corev1.ResourceMemory: resource.MustParse(or(o["memory"], "1000Gi")),
-		corev1.ResourcePods:   resource.MustParse(or(o["pods"], "110")),
+		corev1.ResourceCPU:    resource.MustParse(cmp.Or(o["cpu"], "96")),
+		corev1.ResourceMemory: resource.MustParse(cmp.Or(o["memory"], "1000Gi")),
+		corev1.ResourcePods:   resource.MustParse(cmp.Or(o["pods"], "110")),
 	}
 	for _, pair := range list(o["labels"]) {
 		key, value, _ := strings.Cut(pair, ":")
@@ -172,7 +173,7 @@ var published = map[string][]resourceapi.ResourceSliceSpec{}
 
 // machine are the slices that a machine publishes, under the shapes that it offers.
 func (w *world) machine(name string, o options, node string) []*resourceapi.ResourceSlice {
-	shapes := or(o["shapes"], "whole")
+	shapes := cmp.Or(o["shapes"], "whole")
 	key := name + " " + shapes
 	if published[key] == nil {
 		policy := gpu.Policy{Whole: strings.Contains(shapes, "whole"), MIG: strings.Contains(shapes, "mig")}
@@ -221,7 +222,7 @@ func (w *world) class(names []string, o options) {
 
 // template NAME: a claim template; the lines that follow say what it asks for.
 func (w *world) template(names []string, o options) {
-	object := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: or(o["namespace"], "default"), Name: names[0], UID: types.UID("template-" + names[0])}}
+	object := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: cmp.Or(o["namespace"], "default"), Name: names[0], UID: types.UID("template-" + names[0])}}
 	w.ClaimTemplates = append(w.ClaimTemplates, object)
 	w.spec = &object.Spec.Spec
 }
@@ -333,7 +334,7 @@ func (w *world) nominate(pod *corev1.Pod, node string) {
 
 func (w *world) pod(name string, o options) *corev1.Pod {
 	w.age++
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: or(o["namespace"], "default"), Name: name, UID: types.UID("pod-" + name),
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: cmp.Or(o["namespace"], "default"), Name: name, UID: types.UID("pod-" + name),
 		CreationTimestamp: metav1.NewTime(epoch.Add(time.Duration(w.age) * time.Second))}}
 	for _, template := range list(o["templates"]) {
 		pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: template, ResourceClaimTemplateName: ptr.To(template)})
@@ -342,7 +343,7 @@ func (w *world) pod(name string, o options) *corev1.Pod {
 		pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: claim, ResourceClaimName: ptr.To(claim)})
 	}
 	requests := corev1.ResourceList{}
-	for _, pair := range append(list(o["extended"]), "cpu:"+or(o["cpu"], "1"), "memory:"+or(o["memory"], "1Gi")) {
+	for _, pair := range append(list(o["extended"]), "cpu:"+cmp.Or(o["cpu"], "1"), "memory:"+cmp.Or(o["memory"], "1Gi")) {
 		i := strings.LastIndex(pair, ":")
 		requests[corev1.ResourceName(pair[:i])] = resource.MustParse(pair[i+1:])
 	}
@@ -407,13 +408,6 @@ func selectors(expression string) []resourceapi.DeviceSelector {
 		return nil
 	}
 	return []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}}
-}
-
-func or(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 func list(words string) []string {

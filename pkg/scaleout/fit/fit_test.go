@@ -320,45 +320,6 @@ func TestKindIsOfWhatCounts(t *testing.T) {
 	}
 }
 
-// TestNetworkDevicesAreGivenOnce has one device that two nodes reach.
-func TestNetworkDevicesAreGivenOnce(t *testing.T) {
-	fabric := &resourceapi.ResourceSlice{
-		ObjectMeta: metav1.ObjectMeta{Name: "fabric"},
-		Spec: resourceapi.ResourceSliceSpec{
-			Driver: "nic.example.com", AllNodes: ptr.To(true),
-			Pool:    resourceapi.ResourcePool{Name: "fabric", Generation: 1, ResourceSliceCount: 1},
-			Devices: []resourceapi.Device{{Name: "nic-0"}},
-		},
-	}
-	nic := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "nic"}, Spec: resourceapi.DeviceClassSpec{Selectors: selectors(`device.driver == "nic.example.com"`)}}
-	c := New(Facts{Classes: []*resourceapi.DeviceClass{nic}, Slices: []*resourceapi.ResourceSlice{fabric}})
-	p, err := c.Pod(requesting("pod", nil), []PodClaim{claiming("nic", 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, b := c.Machine(Node{Object: large("node-a")}), c.Machine(Node{Object: large("node-b")})
-	shared := c.Shared()
-	fits := func(m *Machine) *Machine {
-		t.Helper()
-		left, _, err := shared.Place(t.Context(), m, p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return left
-	}
-	left := fits(a)
-	if left == nil || fits(b) == nil {
-		t.Fatal("a device that was only tried is gone")
-	}
-	if fits(left) != nil {
-		t.Error("the machine that has the device gets it twice")
-	}
-	shared = shared.Commit(left)
-	if fits(b) != nil {
-		t.Error("the device is given twice")
-	}
-}
-
 func TestPlaceTakesRoom(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pod  *corev1.Pod
@@ -438,14 +399,7 @@ func TestValuesComparedWithTheNetworkTellMachinesApart(t *testing.T) {
 			"fabric.example.com/clique": {StringValue: ptr.To(clique)},
 		}}
 	}
-	channel := &resourceapi.ResourceSlice{
-		ObjectMeta: metav1.ObjectMeta{Name: "channels"},
-		Spec: resourceapi.ResourceSliceSpec{
-			Driver: "channel.example.com", AllNodes: ptr.To(true),
-			Pool:    resourceapi.ResourcePool{Name: "channels", Generation: 1, ResourceSliceCount: 1},
-			Devices: []resourceapi.Device{device("channel-0", "a")},
-		},
-	}
+	channel := ofNetwork("channel.example.com", device("channel-0", "a"))
 	local := func(node, clique string) Node {
 		return Node{Object: large(node), Slices: []*resourceapi.ResourceSlice{{
 			ObjectMeta: metav1.ObjectMeta{Name: "slice-of-" + node},

@@ -17,12 +17,16 @@ func twoShared() *resourceapi.ResourceSlice {
 		return resourceapi.Device{Name: name, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
 			"type": {StringValue: ptr.To("gpu")}, "name": {StringValue: &name}}}
 	}
+	return ofNetwork(fixture.Driver, device("gpu-0"), device("gpu-1"))
+}
+
+func ofNetwork(driver string, devices ...resourceapi.Device) *resourceapi.ResourceSlice {
 	return &resourceapi.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: "network"},
 		Spec: resourceapi.ResourceSliceSpec{
-			Driver: fixture.Driver, AllNodes: ptr.To(true),
+			Driver: driver, AllNodes: ptr.To(true),
 			Pool:    resourceapi.ResourcePool{Name: "network", Generation: 1, ResourceSliceCount: 1},
-			Devices: []resourceapi.Device{device("gpu-0"), device("gpu-1")},
+			Devices: devices,
 		},
 	}
 }
@@ -64,6 +68,14 @@ func TestAStateDoesNotChange(t *testing.T) {
 		one, middle := put(t, start, first, pod)
 		if one == nil || one.Apart(first, pod) {
 			t.Fatalf("round %d: the first pod does not take a device that both nodes share", round)
+		}
+		// Without a commit, the machine alone knows what its pods take.
+		two, _ := put(t, start, one, pod)
+		if two == nil {
+			t.Fatalf("round %d: the machine with the first device does not get the second", round)
+		}
+		if three, _ := put(t, start, two, pod); three != nil {
+			t.Fatalf("round %d: the machine with both devices gets a third", round)
 		}
 		for range 2 {
 			two, end := put(t, middle, b, pod)

@@ -20,26 +20,28 @@ func TestAPodIsHeldUntilANodeWouldHelpIt(t *testing.T) {
 		return corev1.PodCondition{Type: corev1.PodScheduled, Status: status, Reason: reason}
 	}
 	for name, test := range map[string]struct {
-		change func(*corev1.Pod)
-		want   string
+		change    func(*corev1.Pod)
+		nominated bool
+		want      string
 	}{
-		"tried":                   {func(*corev1.Pod) {}, ""},
-		"claim is refused":        {func(pod *corev1.Pod) { pod.Status.ResourceClaimStatuses = nil }, `its claim "gpu" is not made`},
-		"claim is gone":           {func(pod *corev1.Pod) { pod.Status.ResourceClaimStatuses[0].ResourceClaimName = ptr.To("gone") }, `its claim "gpu" is not made`},
-		"claim is not needed":     {func(pod *corev1.Pod) { pod.Status.ResourceClaimStatuses[0].ResourceClaimName = nil }, ""},
-		"no such scheduler":       {func(pod *corev1.Pod) { pod.Spec.SchedulerName, pod.Status.Conditions = "none", nil }, `scheduler "none" has not tried`},
-		"scheduler fails over it": {func(pod *corev1.Pod) { pod.Status.Conditions[0].Reason = corev1.PodReasonSchedulerError }, ""},
-		"about to be on a node":   {func(pod *corev1.Pod) { pod.Status.Conditions[0] = scheduled(corev1.ConditionTrue, "") }, "has not tried"},
+		"tried":                   {func(*corev1.Pod) {}, false, ""},
+		"about to be on a node":   {func(pod *corev1.Pod) { pod.Status.Conditions = nil }, true, ""},
+		"claim is refused":        {func(pod *corev1.Pod) { pod.Status.ResourceClaimStatuses = nil }, false, `its claim "gpu" is not made`},
+		"claim is gone":           {func(pod *corev1.Pod) { pod.Status.ResourceClaimStatuses[0].ResourceClaimName = ptr.To("gone") }, false, `its claim "gpu" is not made`},
+		"claim is not needed":     {func(pod *corev1.Pod) { pod.Status.ResourceClaimStatuses[0].ResourceClaimName = nil }, false, ""},
+		"no such scheduler":       {func(pod *corev1.Pod) { pod.Spec.SchedulerName, pod.Status.Conditions = "none", nil }, false, `scheduler "none" has not tried`},
+		"scheduler fails over it": {func(pod *corev1.Pod) { pod.Status.Conditions[0].Reason = corev1.PodReasonSchedulerError }, false, ""},
+		"on a node":               {func(pod *corev1.Pod) { pod.Status.Conditions[0] = scheduled(corev1.ConditionTrue, "") }, false, "has not tried"},
 		"gates are the planner's": {func(pod *corev1.Pod) {
 			pod.Spec.SchedulingGates, pod.Status.Conditions = []corev1.PodSchedulingGate{{Name: "g"}}, nil
-		}, ""},
-		"gates have just gone": {func(pod *corev1.Pod) { pod.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated }, "has not tried"},
-		"nominated long ago":   {func(pod *corev1.Pod) { pod.Status.NominatedNodeName = "n1" }, ""},
-		"expendable":           {func(pod *corev1.Pod) { pod.Spec.Priority = ptr.To[int32](-11) }, "its priority is -11"},
-		"lowest that is not":   {func(pod *corev1.Pod) { pod.Spec.Priority = ptr.To[int32](-10) }, ""},
+		}, false, ""},
+		"gates have just gone": {func(pod *corev1.Pod) { pod.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated }, false, "has not tried"},
+		"nominated long ago":   {func(pod *corev1.Pod) { pod.Status.NominatedNodeName = "n1" }, false, ""},
+		"expendable":           {func(pod *corev1.Pod) { pod.Spec.Priority = ptr.To[int32](-11) }, false, "its priority is -11"},
+		"lowest that is not":   {func(pod *corev1.Pod) { pod.Spec.Priority = ptr.To[int32](-10) }, false, ""},
 		"claim that the pod names": {func(pod *corev1.Pod) {
 			pod.Spec.ResourceClaims[0] = corev1.PodResourceClaim{Name: "gpu", ResourceClaimName: ptr.To("none")}
-		}, ""},
+		}, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"}}
@@ -47,7 +49,7 @@ func TestAPodIsHeldUntilANodeWouldHelpIt(t *testing.T) {
 			pod.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu", ResourceClaimName: ptr.To("p-gpu")}}
 			pod.Status.Conditions = []corev1.PodCondition{scheduled(corev1.ConditionFalse, corev1.PodReasonUnschedulable)}
 			test.change(pod)
-			got := heldBy(pod, map[types.NamespacedName]bool{{Namespace: "default", Name: "p-gpu"}: true}, false)
+			got := heldBy(pod, map[types.NamespacedName]bool{{Namespace: "default", Name: "p-gpu"}: true}, test.nominated)
 			if (test.want == "") != (got == "") || !strings.Contains(got, test.want) {
 				t.Errorf("held by %q, want %q", got, test.want)
 			}

@@ -116,9 +116,9 @@ func TestTheSnapshotIsOfTheWholeCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	expectPods(t, "pending", v.Pending, "waits")
-	expectPods(t, "placeholders", v.Placeholders, "coming", "landed")
+	expectPods(t, "placeholders", v.Placeholders, "coming landed")
 	expectPods(t, "on cpu", v.Nodes[1].Pods, "runs")
-	expectPods(t, "on n1", v.Nodes[0].Pods)
+	expectPods(t, "on n1", v.Nodes[0].Pods, "")
 	group := v.Groups[0]
 	if group.Size != 2 || group.Upcoming != 1 || *group.Max != 7 || len(group.Pods) != 1 || group.Closed != "" {
 		t.Errorf("the group has size %d, %d upcoming, max %d, %d pods of DaemonSets, closed %q; want 2, 1, 7, 1 and open",

@@ -56,10 +56,10 @@ func TestNodesAreOfTheGroupWhoseLabelsTheyHave(t *testing.T) {
 	}
 }
 
-func names(nodes []*corev1.Node) string {
+func names[T metav1.Object](objects []T) string {
 	var all []string
-	for _, node := range nodes {
-		all = append(all, node.Name)
+	for _, o := range objects {
+		all = append(all, o.GetName())
 	}
 	return strings.Join(all, " ")
 }

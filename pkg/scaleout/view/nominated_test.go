@@ -68,15 +68,3 @@ func TestNominationsCountForMinutes(t *testing.T) {
 		t.Errorf("a new process sees %+v", fresh.Nominated)
 	}
 }
-
-// A pod that the scheduler is about to put on a node has no PodScheduled condition yet.
-func TestAPodAboutToBeOnANodeIsNotHeld(t *testing.T) {
-	pod := nominatedPod("p", "n")
-	pod.Status.Conditions = nil
-	if why := heldBy(&pod, nil, true); why != "" {
-		t.Errorf("it is held: %s", why)
-	}
-	if heldBy(&pod, nil, false) == "" {
-		t.Error("without a nomination, it is not held")
-	}
-}

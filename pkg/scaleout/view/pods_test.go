@@ -61,24 +61,15 @@ func TestPodsAreSortedByUse(t *testing.T) {
 	}
 	extended := "nvidia.com/gpu"
 	use := sortPods(pods, extendedResources([]resourceapi.DeviceClass{{Spec: resourceapi.DeviceClassSpec{ExtendedResourceName: &extended}}}), testPlaceholder("", "", 0, "").Namespace)
-	expectPods(t, "pending", use.pending, "claim", "named", "implicit", "label-only", "forged")
-	expectPods(t, "bound", use.bound["n"], "bound", "bound-plain", "leaving")
-	expectPods(t, "placeholders", use.placeholders, "waiting", "landed")
+	expectPods(t, "pending", use.pending, "claim named implicit label-only forged")
+	expectPods(t, "bound", use.bound["n"], "bound bound-plain leaving")
+	expectPods(t, "placeholders", use.placeholders, "waiting landed")
 }
 
-func expectPods(t *testing.T, what string, got []*corev1.Pod, want ...string) {
+func expectPods(t *testing.T, what string, got []*corev1.Pod, want string) {
 	t.Helper()
-	var names []string
-	for _, pod := range got {
-		names = append(names, pod.Name)
-	}
-	if len(names) != len(want) {
-		t.Fatalf("%s are %v, want %v", what, names, want)
-	}
-	for i := range want {
-		if names[i] != want[i] {
-			t.Errorf("%s are %v, want %v", what, names, want)
-		}
+	if got := names(got); got != want {
+		t.Errorf("%s are %q, want %q", what, got, want)
 	}
 }
 
@@ -115,7 +106,7 @@ func TestNewNodesGetTheirDaemonSetsPods(t *testing.T) {
 		{Key: "nvidia.com/gpu", Value: "present", Effect: corev1.TaintEffectNoSchedule},
 		{Key: "soft", Effect: corev1.TaintEffectPreferNoSchedule},
 	}
-	expectPods(t, "pods", daemonPods(DaemonsOf(sets), node), "everywhere", "affine")
+	expectPods(t, "pods", daemonPods(DaemonsOf(sets), node), "everywhere affine")
 	node.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}}
-	expectPods(t, "pods of a node that is cordoned", daemonPods(DaemonsOf(sets), node), "everywhere", "not-tolerating", "affine")
+	expectPods(t, "pods of a node that is cordoned", daemonPods(DaemonsOf(sets), node), "everywhere not-tolerating affine")
 }
