@@ -58,8 +58,7 @@ func (k *kind) noteFull(g *group) {
 
 // waits reports whether the pod is one for the scheduler.
 func waits(pod *corev1.Pod) bool {
-	ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-	return pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && !ended
+	return pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && !fit.Ended(pod)
 }
 
 // kinds tells the pods apart by what they ask for: the most urgent and hardest kinds first,

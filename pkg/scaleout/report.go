@@ -33,32 +33,23 @@ func (m *placing) growth() []Growth {
 func (p *plan) report(ctx context.Context, kinds []*kind) ([]Kind, error) {
 	var all []Kind
 	for _, k := range kinds {
-		reported, err := p.reportKind(ctx, k)
-		if err != nil {
-			return nil, err
+		reported := Kind{ID: k.id, Example: k.example, Problem: k.problem}
+		for _, pod := range k.pods {
+			reported.Pods = append(reported.Pods, pod.decision())
+		}
+		if k.example != nil {
+			reported.Groups = make([]GroupFit, len(p.groups))
+			for _, g := range p.groups {
+				found, err := p.groupFit(ctx, g, k)
+				if err != nil {
+					return nil, err
+				}
+				reported.Groups[g.index] = found
+			}
 		}
 		all = append(all, reported)
 	}
 	return all, nil
-}
-
-func (p *plan) reportKind(ctx context.Context, k *kind) (Kind, error) {
-	reported := Kind{ID: k.id, Example: k.example, Problem: k.problem}
-	for _, pod := range k.pods {
-		reported.Pods = append(reported.Pods, pod.decision())
-	}
-	if k.example == nil {
-		return reported, nil
-	}
-	reported.Groups = make([]GroupFit, len(p.groups))
-	for _, g := range p.groups {
-		found, err := p.groupFit(ctx, g, k)
-		if err != nil {
-			return Kind{}, err
-		}
-		reported.Groups[g.index] = found
-	}
-	return reported, nil
 }
 
 // groupFit is what a kind finds in a group.

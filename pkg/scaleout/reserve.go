@@ -26,12 +26,12 @@ type reserve struct {
 func (p *planner) reserves(all []Headroom) []reserve {
 	var read []reserve
 	for _, h := range all {
-		kind, err := p.kindOfClaim("headroom/", h.Name, h.Claim)
-		if err != nil {
-			read = append(read, reserve{Headroom: h, problem: err.Error()})
-			continue
+		r := reserve{Headroom: h}
+		var err error
+		if r.kind, err = p.kindOfClaim("headroom/", h.Name, h.Claim); err != nil {
+			r.problem = err.Error()
 		}
-		read = append(read, reserve{Headroom: h, kind: kind})
+		read = append(read, r)
 	}
 	return read
 }

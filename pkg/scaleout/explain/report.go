@@ -110,21 +110,13 @@ func sooner(a, b time.Duration) time.Duration {
 
 // fairly takes pods of the kinds in turn.
 func fairly(explained []Explanation) []Explanation {
-	type entry struct {
-		Explanation
-		turn int
+	pods, turns := map[string]int{}, map[types.UID]int{}
+	for _, e := range explained {
+		turns[e.UID] = pods[e.Kind]
+		pods[e.Kind]++
 	}
-	turns := map[string]int{}
-	entries := make([]entry, len(explained))
-	for i, e := range explained {
-		entries[i] = entry{e, turns[e.Kind]}
-		turns[e.Kind]++
-	}
-	slices.SortStableFunc(entries, func(a, b entry) int { return a.turn - b.turn })
-	sorted := make([]Explanation, len(entries))
-	for i, e := range entries {
-		sorted[i] = e.Explanation
-	}
+	sorted := slices.Clone(explained)
+	slices.SortStableFunc(sorted, func(a, b Explanation) int { return turns[a.UID] - turns[b.UID] })
 	return sorted
 }
 

@@ -74,11 +74,7 @@ func (c *Cluster) newCandidates(l *layout) *candidates {
 			names[at] = true
 			made := candidate{Device: devices.Device{Device: device, ID: at, Own: own}, id: structured.MakeDeviceID(id.Driver, id.Name, device.Name)}
 			made.shared = devices.SharesOf(made.id)
-			content := c.readHash(&made.Device)
-			if _, met := alikes[content]; !met {
-				alikes[content] = len(alikes)
-			}
-			made.alike = alikes[content]
+			made.alike = numbered(alikes, c.readHash(&made.Device))
 			known.devices = append(known.devices, made)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 
@@ -43,11 +44,7 @@ func preferred(class, other *resourceapi.DeviceClass) bool {
 
 // List is the allocator's.
 func (c classes) List() ([]*resourceapi.DeviceClass, error) {
-	all := make([]*resourceapi.DeviceClass, 0, len(c.byName))
-	for _, class := range c.byName {
-		all = append(all, class)
-	}
-	return all, nil
+	return slices.Collect(maps.Values(c.byName)), nil
 }
 
 // Get is the allocator's.

@@ -71,7 +71,7 @@ func (c *Cluster) visible(n Node, pools []devices.Pool) []*resourceapi.ResourceS
 func (c *Cluster) layoutSignature(pools []devices.Pool, reach []reached) signature {
 	s := c.scratch[:0]
 	defer func() { c.scratch = s }()
-	networked, numbers := len(reach) > 0, comparison{}
+	networked, numbers := len(reach) > 0, map[idValue]int{}
 	for _, pool := range pools {
 		for len(reach) > 0 && reach[0].id.Compare(pool.ID) < 0 {
 			reach = s.reached(reach)
@@ -83,7 +83,7 @@ func (c *Cluster) layoutSignature(pools []devices.Pool, reach []reached) signatu
 			content := c.content(slice, networked)
 			s.number(int64(content.number))
 			for _, v := range content.compared {
-				s.number(int64(numbers.number(v.id, v.value)))
+				s.number(int64(numbered(numbers, v.idValue)))
 			}
 		}
 	}
@@ -106,10 +106,14 @@ type content struct {
 	compared []comparand
 }
 
-// comparand is the value of a device's attribute that is only compared with others.
+// comparand is a device's attribute that is only compared with others.
 type comparand struct {
 	name resourceapi.QualifiedName
-	// id is name without its domain.
+	idValue
+}
+
+// idValue is the name of an attribute without its domain, and the hash of its value.
+type idValue struct {
 	id    string
 	value uint64
 }
@@ -159,12 +163,7 @@ func (c *Cluster) read(slice *resourceapi.ResourceSlice, own devices.Own, networ
 		read.compared = append(read.compared, compared...)
 		s.device(device)
 	}
-	number, met := c.numbers[string(s)]
-	if !met {
-		number = len(c.numbers)
-		c.numbers[string(s)] = number
-	}
-	read.number = number
+	read.number = numbered(c.numbers, string(s))
 	return read
 }
 
@@ -191,20 +190,12 @@ func (s *signature) device(d *resourceapi.Device) {
 	s.flag(ptr.Deref(d.BindsToNode, false))
 }
 
-// comparison numbers the values of attributes that are only compared, each in the order in
-// which it is met.
-type comparison map[string]map[uint64]uint64
-
-func (c comparison) number(id string, value uint64) uint64 {
-	numbers := c[id]
-	if numbers == nil {
-		numbers = map[uint64]uint64{}
-		c[id] = numbers
-	}
-	n, ok := numbers[value]
-	if !ok {
-		n = uint64(len(numbers))
-		numbers[value] = n
+// numbered returns the number of a key, in the order in which keys are met.
+func numbered[K comparable](numbers map[K]int, key K) int {
+	n, met := numbers[key]
+	if !met {
+		n = len(numbers)
+		numbers[key] = n
 	}
 	return n
 }
@@ -223,7 +214,7 @@ func (c *Cluster) attributesHash(attributes map[resourceapi.QualifiedName]resour
 			continue
 		}
 		sum += mix(a.hash, 7)
-		compared = append(compared, comparand{name: name, id: a.id, value: value})
+		compared = append(compared, comparand{name, idValue{a.id, value}})
 	}
 	slices.SortFunc(compared, func(a, b comparand) int { return cmp.Compare(a.name, b.name) })
 	return sum, compared

@@ -67,7 +67,7 @@ func (c *Cluster) load(n Node) load {
 	}
 	l.pods = allocatable.Pods().Value()
 	for _, pod := range n.Pods {
-		if ended(pod) {
+		if Ended(pod) {
 			continue
 		}
 		l.pods--
@@ -88,8 +88,8 @@ func (c *Cluster) load(n Node) load {
 	return l
 }
 
-// ended reports whether the pod takes no room any more.
-func ended(pod *corev1.Pod) bool {
+// Ended reports whether the pod has ended, so that it takes no room.
+func Ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 

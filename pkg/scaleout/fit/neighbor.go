@@ -33,7 +33,7 @@ type neighbor struct {
 // term is a required affinity to pods on the same node.
 type term struct {
 	everywhere bool
-	namespaces map[string]bool
+	namespaces []string
 	selector   labels.Selector
 	text       string
 }
@@ -109,7 +109,7 @@ func (n *neighborhood) of(pod *corev1.Pod) *neighbor {
 // notePods notes the pods of a node.
 func (c *Cluster) notePods(pods []*corev1.Pod) {
 	for _, pod := range pods {
-		if which := c.neighbors.of(pod); which != nil && !ended(pod) {
+		if which := c.neighbors.of(pod); which != nil && !Ended(pod) {
 			c.neighbors.somewhere[which] = true
 		}
 	}
@@ -139,13 +139,10 @@ func newTerm(pod *corev1.Pod, t *corev1.PodAffinityTerm) (term, error) {
 	if err != nil {
 		return term{}, fmt.Errorf("its label selector is not valid: %w", err)
 	}
-	parsed := term{selector: selector, namespaces: map[string]bool{}, text: metav1.FormatLabelSelector(t.LabelSelector)}
-	for _, namespace := range t.Namespaces {
-		parsed.namespaces[namespace] = true
-	}
+	parsed := term{selector: selector, namespaces: t.Namespaces, text: metav1.FormatLabelSelector(t.LabelSelector)}
 	switch s := t.NamespaceSelector; {
 	case s == nil && len(t.Namespaces) == 0:
-		parsed.namespaces[pod.Namespace] = true
+		parsed.namespaces = []string{pod.Namespace}
 	case s == nil:
 	case len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0:
 		parsed.everywhere = true
@@ -156,7 +153,7 @@ func newTerm(pod *corev1.Pod, t *corev1.PodAffinityTerm) (term, error) {
 }
 
 func (t *term) matches(n *neighbor) bool {
-	return n != nil && (t.everywhere || t.namespaces[n.namespace]) && t.selector.Matches(n.labels)
+	return n != nil && (t.everywhere || slices.Contains(t.namespaces, n.namespace)) && t.selector.Matches(n.labels)
 }
 
 func matchesAll(terms []term, n *neighbor) bool {

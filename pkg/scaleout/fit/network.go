@@ -1,8 +1,9 @@
 package fit
 
 import (
+	"cmp"
+	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -65,15 +66,9 @@ func newNetwork(all []*resourceapi.ResourceSlice) network {
 			n.slices = append(n.slices, slice)
 		}
 	}
-	for id := range n.pools {
-		n.ids = append(n.ids, id)
-	}
-	slices.SortFunc(n.ids, devices.PoolID.Compare)
+	n.ids = slices.SortedFunc(maps.Keys(n.pools), devices.PoolID.Compare)
 	slices.SortStableFunc(n.slices, func(a, b *resourceapi.ResourceSlice) int {
-		if order := devices.PoolOf(a).Compare(devices.PoolOf(b)); order != 0 {
-			return order
-		}
-		return strings.Compare(a.Name, b.Name)
+		return cmp.Or(devices.PoolOf(a).Compare(devices.PoolOf(b)), cmp.Compare(a.Name, b.Name))
 	})
 	return n
 }

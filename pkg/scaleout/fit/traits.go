@@ -65,7 +65,7 @@ func (c *Cluster) traitsSignature(node *corev1.Node) signature {
 	s.flag(node.Spec.Unschedulable)
 	for i := range node.Spec.Taints {
 		taint := &node.Spec.Taints[i]
-		if repels(taint) {
+		if Repels(taint) {
 			s.text(taint.Key)
 			s.text(taint.Value)
 			s.text(string(taint.Effect))
@@ -80,8 +80,8 @@ func (c *Cluster) traitsSignature(node *corev1.Node) signature {
 	return s
 }
 
-// repels reports whether pods have to tolerate the taint to be put on the node.
-func repels(taint *corev1.Taint) bool {
+// Repels reports whether pods have to tolerate the taint to be put on the node.
+func Repels(taint *corev1.Taint) bool {
 	return taint.Effect == corev1.TaintEffectNoSchedule || taint.Effect == corev1.TaintEffectNoExecute
 }
 
@@ -112,7 +112,7 @@ func (h *traits) missOfNode(p *Pod) *Miss {
 	}
 	for i := range h.node.Spec.Taints {
 		taint := &h.node.Spec.Taints[i]
-		if repels(taint) && !tolerates(p.tolerations, taint) {
+		if Repels(taint) && !tolerates(p.tolerations, taint) {
 			return &Miss{Reason: ReasonTaint, Text: fmt.Sprintf("the node has the taint %s, which the pod does not tolerate", taint.ToString())}
 		}
 	}

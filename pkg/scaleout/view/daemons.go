@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
 // Daemon is the pod that a DaemonSet puts on each node that it selects.
@@ -60,7 +61,7 @@ func daemonPods(daemons []Daemon, node *corev1.Node) []*corev1.Pod {
 		if match, err := d.affinity.Match(node); err != nil || !match {
 			continue
 		}
-		if !d.untolerated(node, keepsPodsOff) {
+		if !d.untolerated(node, fit.Repels) {
 			pods = append(pods, d.pod)
 		}
 	}
@@ -70,8 +71,8 @@ func daemonPods(daemons []Daemon, node *corev1.Node) []*corev1.Pod {
 // KeptOff are the DaemonSets that the node would have a pod of but for Mica's startup taint. Other
 // startup taints are taken for gone: they go by themselves. What nodes need most comes first.
 func (v *View) KeptOff(node *corev1.Node) []*appsv1.DaemonSet {
-	ours := func(taint *corev1.Taint) bool { return taint.Key == v1alpha1.TaintStartup && keepsPodsOff(taint) }
-	others := func(taint *corev1.Taint) bool { return !v.StartupTaints.Has(*taint) && keepsPodsOff(taint) }
+	ours := func(taint *corev1.Taint) bool { return taint.Key == v1alpha1.TaintStartup && fit.Repels(taint) }
+	others := func(taint *corev1.Taint) bool { return !v.StartupTaints.Has(*taint) && fit.Repels(taint) }
 	var kept []*appsv1.DaemonSet
 	for _, d := range v.Daemons {
 		match, err := d.affinity.Match(node)
@@ -100,8 +101,4 @@ func rank(set *appsv1.DaemonSet) int {
 func (d Daemon) untolerated(node *corev1.Node, which func(*corev1.Taint) bool) bool {
 	_, untolerated := corehelpers.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, d.pod.Spec.Tolerations, which, true)
 	return untolerated
-}
-
-func keepsPodsOff(taint *corev1.Taint) bool {
-	return taint.Effect == corev1.TaintEffectNoSchedule || taint.Effect == corev1.TaintEffectNoExecute
 }

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
 // inFlight are nodes that were asked for and do not exist yet.
@@ -43,7 +44,7 @@ func inFlight(group *v1alpha1.GPUNodeGroup, nodes []*corev1.Node, placeholders [
 func placeholdersOf(group string, placeholders []*corev1.Pod) []*corev1.Pod {
 	var own []*corev1.Pod
 	for _, pod := range placeholders {
-		if pod.Labels[v1alpha1.LabelNodeGroup] == group && pod.DeletionTimestamp == nil && !ended(pod) {
+		if pod.Labels[v1alpha1.LabelNodeGroup] == group && pod.DeletionTimestamp == nil && !fit.Ended(pod) {
 			own = append(own, pod)
 		}
 	}

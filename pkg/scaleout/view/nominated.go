@@ -5,6 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
 // nominationHolds is how long a nomination counts. A scheduler may wait for ten minutes until a
@@ -60,7 +62,7 @@ func (r *reading) nominations() Nominations {
 // NominatedFor is the name of the node for which a pod without a node is nominated; empty: there
 // is none.
 func NominatedFor(pod *corev1.Pod) string {
-	if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || ended(pod) {
+	if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || fit.Ended(pod) {
 		return ""
 	}
 	return pod.Status.NominatedNodeName

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
+	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
 // podsByUse are the pods that matter to the planner.
@@ -28,7 +29,7 @@ func sortPods(pods []corev1.Pod, extended map[corev1.ResourceName]bool, placehol
 		switch {
 		case IsPlaceholder(pod, placeholders):
 			use.placeholders = append(use.placeholders, pod)
-		case ended(pod):
+		case fit.Ended(pod):
 		case pod.Spec.NodeName != "":
 			use.bound[pod.Spec.NodeName] = append(use.bound[pod.Spec.NodeName], pod)
 		case pod.DeletionTimestamp == nil && asksForDevices(pod, extended):
@@ -47,10 +48,6 @@ func IsPlaceholder(pod *corev1.Pod, namespace string) bool {
 	}
 	owner := metav1.GetControllerOf(pod)
 	return owner != nil && owner.Kind == "GPUNodeGroup" && owner.APIVersion == v1alpha1.GroupVersion.String()
-}
-
-func ended(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 // extendedResources are the names by which classes are asked for without a claim.
