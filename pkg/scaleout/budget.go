@@ -14,19 +14,19 @@ import (
 	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
-// Budget bounds what a plan may ask for: it asks for no node with which there would be more than
-// the budget allows. Nodes count that exist, that were asked for, by whomever, and that the plan
-// asks for, each in full. What is over a budget already stays.
+// Budget is an upper limit for a plan: the plan asks for no node that would exceed it. Existing nodes, nodes that
+// anything has asked for, and nodes that the plan asks for count, each in full. Nodes that already exceed a budget
+// stay.
 type Budget struct {
 	Name string
 	// Namespaces whose nodes count: those with devices of their claims, and those that the
 	// plan gives to their pods. Empty: all nodes count, for all pods and for headroom.
 	Namespaces []string
-	// GPUs and PricePerHour are the most that there may be; nil: any number. Under a price, no
-	// group grows whose price is unknown.
+	// GPUs and PricePerHour are the upper limits; nil: no limit. Under a price limit, a group with an unknown price
+	// does not grow.
 	GPUs         *int
 	PricePerHour *resource.Quantity
-	// Rate is the most nodes that may come in a period; nil: any number.
+	// Rate limits the new nodes per period; nil: no limit.
 	Rate *Rate
 }
 
@@ -35,26 +35,26 @@ func (b *Budget) Binds(namespace string) bool {
 	return len(b.Namespaces) == 0 || slices.Contains(b.Namespaces, namespace)
 }
 
-// Rate is a number of nodes in a time. Nodes count that are younger, and those that are coming.
+// Rate is a number of nodes per period. Nodes that were created within the period count, and coming ones.
 type Rate struct {
 	Nodes int
-	// Period is for people; Since is when it began.
+	// Period is its length as text; Since is its begin.
 	Period string
 	Since  metav1.Time
 }
 
-// BudgetDecision is what there is of a budget, with what is coming and what the plan asks for.
+// BudgetDecision is what counts for a budget: existing nodes, coming ones and those that the plan asks for.
 type BudgetDecision struct {
 	Name         string
 	GPUs         int
 	PricePerHour resource.Quantity
-	// Nodes are those of its rate; 0 without one.
+	// Nodes count for its rate; 0 without a rate.
 	Nodes int
 	// Held are the pods for which no node is asked for because of the budget.
 	Held int
 }
 
-// budget is a Budget with its place among all of them.
+// budget is a Budget with its index in plan.spent.
 type budget struct {
 	*Budget
 	index int
@@ -64,7 +64,7 @@ type budget struct {
 type spent struct {
 	gpus, nodes int
 	price       resource.Quantity
-	// hosts are those that are charged, by their indexes.
+	// hosts that were charged, by their indexes.
 	hosts vector[bool]
 }
 
@@ -80,7 +80,7 @@ func readBudgets(all []Budget) []*budget {
 	return read
 }
 
-// chargeHosts charges the hosts that there are.
+// chargeHosts charges live and coming hosts.
 func (p *plan) chargeHosts(s Snapshot, hosts []*host) *plan {
 	for _, b := range p.budgets {
 		if len(b.Namespaces) > 0 {
@@ -109,7 +109,7 @@ func (p *plan) chargeHosts(s Snapshot, hosts []*host) *plan {
 	return p
 }
 
-// poolsOf finds the hosts of pools.
+// poolsOf maps pools to their hosts.
 func poolsOf(hosts []*host, published []*resourceapi.ResourceSlice) map[devices.PoolID]*host {
 	byName := map[string]*host{}
 	for _, h := range hosts {
@@ -126,8 +126,8 @@ func poolsOf(hosts []*host, published []*resourceapi.ResourceSlice) map[devices.
 	return at
 }
 
-// payers are the budgets that pay for a node for a pod of the namespace; for headroom, which
-// has no namespace, those of the cluster.
+// payers are the budgets that pay for a node for a pod of the namespace. Headroom has no namespace: the budgets of the
+// cluster pay for it.
 func (p *planner) payers(namespace string) []*budget {
 	var payers []*budget
 	for _, b := range p.budgets {
@@ -138,13 +138,13 @@ func (p *planner) payers(namespace string) []*budget {
 	return payers
 }
 
-// charge charges the payers for a host that is given to them. Budgets of the cluster paid for it when it was
-// opened, or read.
+// charge charges the payers for a host that one of their pods uses. Budgets of the cluster have paid for it when it was
+// opened or read.
 func (p *plan) charge(h *host, payers []*budget) *plan {
 	return p.chargeAll(h, slices.DeleteFunc(slices.Clone(payers), func(b *budget) bool { return len(b.Namespaces) == 0 }))
 }
 
-// chargeAll charges a host to budgets that are not charged for it yet.
+// chargeAll charges a host to those budgets that have not paid for it yet.
 func (p *plan) chargeAll(h *host, budgets []*budget) *plan {
 	next := p
 	for _, b := range budgets {
@@ -175,14 +175,14 @@ func (s spent) with(b *budget, h *host) spent {
 	return s
 }
 
-// sum leaves alone what it adds: a Quantity is changed by Add, also in its copies.
+// sum copies its arguments: Quantity.Add also changes copies of a Quantity.
 func sum(a, b resource.Quantity) resource.Quantity {
 	a = a.DeepCopy()
 	a.Add(b)
 	return a
 }
 
-// refuses says why a node of the group is over the budget; empty: it is not.
+// refuses says why a node of the group would exceed the budget; empty: it would not.
 func (b *budget) refuses(s spent, g *group) string {
 	switch {
 	case b.GPUs != nil && s.gpus+g.GPUs > *b.GPUs:
@@ -200,7 +200,7 @@ func (b *budget) refuses(s spent, g *group) string {
 	return ""
 }
 
-// where are the GPUs that count. Of a node that is shared, people would expect a part.
+// where says which GPUs count. It mentions that shared nodes count in full, because a user would expect a part.
 func (b *budget) where() string {
 	if len(b.Namespaces) == 0 {
 		return "there or coming"
@@ -213,7 +213,7 @@ func (b *budget) over(s spent, g *group) bool {
 	return with.Cmp(*b.PricePerHour) > 0
 }
 
-// Price is one for people, who do not write 4600m for 4.6, nor 9.200000000000001 for 9.2.
+// Price formats a price: 4.6 rather than 4600m, and 9.2 rather than 9.200000000000001.
 func Price(q resource.Quantity) string {
 	text := q.AsDec().String()
 	if strings.Contains(text, ".") {
@@ -232,8 +232,7 @@ func (p *plan) refused(payers []*budget, g *group) (*budget, string) {
 	return nil, ""
 }
 
-// overBudget is the budget that keeps the group from growing that would grow first for pods of a kind, and
-// why; nil: it is no budget.
+// overBudget returns the budget that keeps the best group for a kind from growing, and the reason; nil: no budget does.
 func (p *plan) overBudget(ctx context.Context, k *kind, count int, payers []*budget) (*budget, string, error) {
 	if len(payers) == 0 || k.aborts != "" {
 		return nil, "", nil
@@ -260,7 +259,7 @@ func (p *plan) overBudget(ctx context.Context, k *kind, count int, payers []*bud
 	return nil, "", nil
 }
 
-// holdBack notes of pods that a budget is why they get no node.
+// holdBack records that a budget keeps pods from getting a node, if one does.
 func (p *plan) holdBack(ctx context.Context, k *kind, pods []*pending, payers []*budget) error {
 	b, why, err := p.overBudget(ctx, k, len(pods), payers)
 	if b == nil || err != nil {
@@ -272,7 +271,7 @@ func (p *plan) holdBack(ctx context.Context, k *kind, pods []*pending, payers []
 	return nil
 }
 
-// budgeted is what became of the budgets, by name.
+// budgeted is the decision on each budget, by name.
 func (p *plan) budgeted(kinds []*kind) []BudgetDecision {
 	var all []BudgetDecision
 	for _, b := range p.budgets {

@@ -12,7 +12,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// claims finds the claims that pods name.
+// claims looks up the claims of pods.
 type claims struct {
 	byName    map[types.NamespacedName]*resourceapi.ResourceClaim
 	templates map[types.NamespacedName]*resourceapi.ResourceClaimTemplate
@@ -25,7 +25,7 @@ type namedClaim struct {
 	index  int
 	name   types.NamespacedName
 	object *resourceapi.ResourceClaim
-	// pods counts those that wait and name it.
+	// pods counts the pending pods that name it.
 	pods int
 }
 
@@ -37,7 +37,7 @@ func (c *namedClaim) isUser(pod *corev1.Pod) bool {
 	return resourceclaim.IsReservedForPod(pod, c.object, false)
 }
 
-// whyFull says why no further pod can use the claim; empty: one can.
+// whyFull says why the pod cannot use the claim; empty: it can.
 func (p *plan) whyFull(c *namedClaim, pod *corev1.Pod) string {
 	if p.users(c) < resourceapi.ResourceClaimReservedForMaxSize || c.isUser(pod) {
 		return ""
@@ -68,7 +68,7 @@ func newClaims(s Snapshot) claims {
 	return c
 }
 
-// namedBy are the claims that a pod names itself, of those that exist.
+// namedBy are the existing claims that a pod names itself.
 func (c claims) namedBy(pod *corev1.Pod) []*namedClaim {
 	var all []*namedClaim
 	for _, podClaim := range pod.Spec.ResourceClaims {
@@ -88,9 +88,8 @@ func (c claims) namedBy(pod *corev1.Pod) []*namedClaim {
 	return all
 }
 
-// of are the claims of a pod, and those among them that it may share with others: with those
-// that wait, or with more pods than these that are like it. The error is a sentence for the
-// pod's owner.
+// of returns the claims of a pod, and those of them that it may share: with pending pods, or with more pods like it
+// that are not pending. The error is a sentence for the pod's owner.
 func (c claims) of(pod *corev1.Pod, more int) ([]fit.PodClaim, []*namedClaim, error) {
 	var found []fit.PodClaim
 	var shared []*namedClaim
@@ -104,8 +103,8 @@ func (c claims) of(pod *corev1.Pod, more int) ([]fit.PodClaim, []*namedClaim, er
 			continue
 		}
 		entry := fit.PodClaim{Name: podClaim.Name, Claim: claim, Placed: claim.Status.Allocation != nil}
-		// A claim that one pod alone names is as good as its own: the pod is then like others
-		// that ask for the same.
+		// A claim that only one pod names counts as the pod's own, so that the pod is of one kind with others that ask
+		// for the same.
 		if named := c.named[objectName(claim)]; podClaim.ResourceClaimName != nil && (named.pods+more > 1 || named.allocated()) {
 			entry.Shared = true
 			shared = append(shared, named)
@@ -115,7 +114,7 @@ func (c claims) of(pod *corev1.Pod, more int) ([]fit.PodClaim, []*namedClaim, er
 	return found, shared, nil
 }
 
-// claim finds or imagines a claim; nil where the pod does without.
+// claim finds a claim, or makes it from its template; nil if the pod needs none.
 func (c claims) claim(pod *corev1.Pod, podClaim *corev1.PodResourceClaim) (*resourceapi.ResourceClaim, error) {
 	name, own, err := resourceclaim.Name(pod, podClaim)
 	switch {
@@ -129,7 +128,7 @@ func (c claims) claim(pod *corev1.Pod, podClaim *corev1.PodResourceClaim) (*reso
 	claim := c.byName[types.NamespacedName{Namespace: pod.Namespace, Name: *name}]
 	switch {
 	case claim == nil && own:
-		// The claim is newer than the snapshot, or about to be made again.
+		// The claim is newer than the snapshot, or its controller is about to create it again.
 		return c.fromTemplate(pod, podClaim)
 	case claim == nil:
 		return nil, fmt.Errorf("the pod names claim %s/%s, which does not exist: create it, or name another in spec.resourceClaims", pod.Namespace, *name)
@@ -141,7 +140,7 @@ func (c claims) claim(pod *corev1.Pod, podClaim *corev1.PodResourceClaim) (*reso
 	return claim, nil
 }
 
-// fromTemplate makes what a template will make.
+// fromTemplate makes the claim that the template will create.
 func (c claims) fromTemplate(pod *corev1.Pod, podClaim *corev1.PodResourceClaim) (*resourceapi.ResourceClaim, error) {
 	template := c.templates[types.NamespacedName{Namespace: pod.Namespace, Name: *podClaim.ResourceClaimTemplateName}]
 	if template == nil {

@@ -6,28 +6,27 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// emptied identifies a filling.
+// emptied is the key of a filling.
 type emptied struct {
 	machine *fit.Machine
 	kind    *kind
 }
 
-// filling is what becomes of a machine as pods of one kind are put on it.
+// filling is a machine with 0, 1, 2 and more pods of one kind, until no further one fits.
 type filling struct {
-	// machines has, at n, what is left of it with n pods.
+	// machines[n] is the machine with n pods.
 	machines []*fit.Machine
-	// miss is why not even one pod fits; nil: one does. end is why no further one does; nil: counting has ended
-	// before.
+	// miss is why no pod fits; nil: at least one fits. end is why no further pod fits; nil: counting ended before.
 	miss, end *fit.Miss
 }
 
-// mostPerNode bounds a filling: kubelet takes fewer pods, but a template may not know.
+// mostPerNode limits a filling: kubelet accepts fewer pods, but a template may not have its limit.
 const mostPerNode = 1024
 
 func (f *filling) pods() int { return len(f.machines) - 1 }
 
-// filling fills a machine with pods of a kind. A known answer is right as long as the first pod fares as before:
-// devices that nodes share may be gone since.
+// filling fills a machine with pods of a kind. A cached answer is valid if the first pod still leaves the same machine:
+// since then, other nodes may have taken devices that nodes share.
 func (p *plan) filling(ctx context.Context, m *fit.Machine, k *kind) (*filling, error) {
 	left, miss, err := p.shared.Place(ctx, m, k.example)
 	if err != nil {

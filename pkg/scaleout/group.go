@@ -11,9 +11,9 @@ import (
 // group is a node group.
 type group struct {
 	*Group
-	// index is its place in the snapshot.
+	// index is its index in the snapshot.
 	index int
-	// empty is a new node; nil where it is not known what one has.
+	// empty is a new node; nil if the group has no template.
 	empty *fit.Machine
 }
 
@@ -30,7 +30,7 @@ func (p *planner) readGroups(all []Group) []*group {
 	return groups
 }
 
-// barred says why the group may not grow, whatever the pod, or nothing.
+// barred says why the group may not grow for any pod; empty: it may.
 func (g *group) barred() string {
 	switch {
 	case g.empty == nil && g.Unknown == "":

@@ -11,16 +11,15 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// found is a host for a pod, in a plan that may have opened it. Without a host there is none.
+// found is a host for a pod, and the plan that has it. host is nil if no host has room.
 type found struct {
 	plan *plan
 	host *host
-	// left is what is left of the host with the pod.
+	// left is the host's machine with the pod.
 	left *fit.Machine
 }
 
-// openBest asks for a node of the group that is best for a kind, with count pods left, at the expense
-// of payers. What is left of the node is not known yet.
+// openBest asks for a node of the best group for count pods of a kind, at the expense of payers. It does not set left.
 func (p *plan) openBest(ctx context.Context, k *kind, count int, payers []*budget, allowed func(*group) bool) (found, error) {
 	g, err := p.choose(ctx, k, count, payers, allowed)
 	if err != nil || g == nil {
@@ -30,12 +29,12 @@ func (p *plan) openBest(ctx context.Context, k *kind, count int, payers []*budge
 	return found{plan: next, host: h}, nil
 }
 
-// anyGroup allows all groups, grown those that are scaled automatically, advised the others.
+// anyGroup allows all groups, grown those that are scaled automatically, advised those that only an administrator scales.
 func anyGroup(*group) bool  { return true }
 func grown(g *group) bool   { return !g.Advised }
 func advised(g *group) bool { return g.Advised }
 
-// choose finds the group that grows for a kind, with count pods left; nil: none can.
+// choose returns the group to grow for count pods of a kind; nil: none can grow.
 func (p *plan) choose(ctx context.Context, k *kind, count int, payers []*budget, allowed func(*group) bool) (*group, error) {
 	var best offer
 	if k.aborts != "" {
@@ -60,8 +59,8 @@ func (p *plan) choose(ctx context.Context, k *kind, count int, payers []*budget,
 	return best.group, ctx.Err()
 }
 
-// ranked are the groups in the order in which they would grow for count pods. Those that do not fit, or whose
-// template is unknown, come last.
+// ranked are the groups in the order in which they would grow for count pods. Groups on which no pod fits, and those
+// with an unknown template, come last.
 func (p *plan) ranked(ctx context.Context, k *kind, count int) ([]*group, error) {
 	offers := make([]offer, 0, len(p.groups))
 	var others []*group
@@ -91,14 +90,14 @@ func (p *plan) ranked(ctx context.Context, k *kind, count int) ([]*group, error)
 // offer is a new node for pods of a kind.
 type offer struct {
 	group *group
-	// takes is how many of the pods that wait it takes, rest what is free of it then.
+	// takes is how many of the pending pods it takes, rest how many units are then free.
 	takes int
 	rest  func() int
 	// together reports that the pods have to be on one node.
 	together bool
 }
 
-// offer is what a new node of the group takes of count pods.
+// offer is a new node of the group for count pods.
 func (p *plan) offer(ctx context.Context, g *group, k *kind, count int) (offer, error) {
 	filling, err := p.filling(ctx, g.empty, k)
 	if err != nil {
@@ -109,8 +108,8 @@ func (p *plan) offer(ctx context.Context, g *group, k *kind, count int) (offer, 
 	return offer{group: g, takes: takes, rest: rest, together: len(k.named) > 0}, nil
 }
 
-// compare is negative if o is better than other: of a group that is scaled automatically, then cheaper per pod,
-// then with less left over, then for more pods at once, then the smaller machine.
+// compare is negative if o is better than other. Better is an automatically scaled group, then a lower price per pod, less
+// left over, more pods at once, and the smaller machine.
 func (o offer) compare(other offer) int {
 	if order := falseFirst(o.group.Advised, other.group.Advised); order != 0 {
 		return order
@@ -131,7 +130,7 @@ func (o offer) compare(other offer) int {
 
 func cpu(g *group) *resource.Quantity { return g.Template.Node.Status.Allocatable.Cpu() }
 
-// comparePrice compares what one pod costs per hour, exactly.
+// comparePrice compares the prices of one pod per hour, exactly.
 func (o offer) comparePrice(other offer) int {
 	mine, theirs := o.group.PricePerHour, other.group.PricePerHour
 	if mine == nil || theirs == nil {
@@ -142,5 +141,5 @@ func (o offer) comparePrice(other offer) int {
 	return cmp.Or(cmp.Compare(high, otherHigh), cmp.Compare(low, otherLow))
 }
 
-// nano is a price in billionths; a negative one is nothing.
+// nano is a price in billionths; 0 if it is negative.
 func nano(price *resource.Quantity) uint64 { return uint64(max(price.ScaledValue(resource.Nano), 0)) }

@@ -15,19 +15,19 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
 )
 
-// stage is how far a host is.
+// stage is how near a host is to being ready.
 type stage int
 
 // Stages, in the order in which pods are put on hosts.
 const (
 	live stage = iota
-	// coming nodes are starting, or were asked for.
+	// coming nodes are starting, or were requested.
 	coming
-	// opened nodes are those that the plan asks for.
+	// opened nodes are those that the plan requests.
 	opened
 )
 
-// outcome is what a pod waits for that is put on the host.
+// outcome is that of a pod on the host.
 func (h *host) outcome() Outcome {
 	if h.stage == opened && h.group.Advised {
 		return Advised
@@ -39,26 +39,26 @@ func (s stage) outcome() Outcome {
 	return [...]Outcome{live: FitsNode, coming: FitsStarting, opened: NeedsNode}[s]
 }
 
-// host is a node that pods can be put on. It does not change: what is left of it is the plan's.
+// host is a node for pods. It is immutable: the plan knows what is left of it.
 type host struct {
-	// index is its place in plans.
+	// index is its index in plan.machines.
 	index int
 	stage stage
-	// name is the node's; empty where there is none yet.
+	// name is that of the node; empty if the node does not exist yet.
 	name string
-	// object is the node, or the group's template of one.
+	// object is the node, or the group's template.
 	object *corev1.Node
-	// group is nil for nodes of none.
+	// group is nil for a node without a group.
 	group *group
 	// machine is the host before any pod is placed.
 	machine *fit.Machine
-	// gpus is how many it has, for budgets.
+	// gpus is its number of GPUs, for budgets.
 	gpus int
-	// intended is the kind for which it was asked for, of those that are coming; often not known.
+	// intended is the kind of pods for which a coming host was requested; empty: unknown.
 	intended string
 }
 
-// describe is how a host is called in a sentence.
+// describe names a host in a sentence.
 func (h *host) describe() string {
 	switch {
 	case h.stage == live:
@@ -71,7 +71,7 @@ func (h *host) describe() string {
 	return "a new node of group " + h.group.Name
 }
 
-// readHosts reads the nodes that there are, and those that were asked for.
+// readHosts reads the nodes that exist, and those that were requested.
 func (p *planner) readHosts(s Snapshot) {
 	published := map[string][]*resourceapi.ResourceSlice{}
 	for _, slice := range s.Slices {
@@ -132,7 +132,7 @@ func (p *planner) readHost(node Node, g *group, published []*resourceapi.Resourc
 	return h
 }
 
-// started is what a node that is starting will be.
+// started is a starting node as it will be.
 func (g *group) started(node Node, published []*resourceapi.ResourceSlice, startup template.StartupTaints) fit.Node {
 	object := node.Object.DeepCopy()
 	labels := maps.Clone(g.Template.Node.Labels)
@@ -156,14 +156,14 @@ func (g *group) started(node Node, published []*resourceapi.ResourceSlice, start
 	}
 }
 
-// promised are the slices of the group's template as the node will have them. Its pools are
-// those that it has already, so that what is allocated of them is not given again.
+// promised are the slices of the group's template as the node will publish them. Pools that the node already has keep
+// their names, so that their allocated devices stay allocated.
 func (g *group) promised(node string, published []*resourceapi.ResourceSlice) []*resourceapi.ResourceSlice {
 	theirs := pools(published)
 	drivers := pools(g.Template.Slices)
 	var promised []*resourceapi.ResourceSlice
 	for _, slice := range g.Template.Slices {
-		// The devices, which are many, are the template's and do not change.
+		// The devices are shared with the template.
 		own := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: node + "-" + slice.Name}, Spec: slice.Spec}
 		own.Spec.NodeName = &node
 		driver := slice.Spec.Driver
@@ -194,7 +194,7 @@ func pools(published []*resourceapi.ResourceSlice) map[string][]string {
 	return found
 }
 
-// lacking are the pods of DaemonSets that a node does not have yet.
+// lacking are the pods of DaemonSets that the node does not have yet.
 func (g *group) lacking(have []*corev1.Pod) []*corev1.Pod {
 	owners := map[types.UID]bool{}
 	for _, pod := range have {

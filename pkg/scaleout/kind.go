@@ -14,41 +14,41 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// kind is a number of pods that are alike.
+// kind is a set of pods that are alike.
 type kind struct {
 	id string
-	// example is nil where problem says why.
+	// example stands for all pods; nil: problem says why.
 	example *fit.Pod
 	problem string
 	pods    []*pending
 	// named are the claims that the pods may share, the same for all of them.
 	named []*namedClaim
-	// claims of the first pod, from which variants are made, by which of named are placed.
+	// claims are those of the first pod. variants are made of them, by which of the named claims are placed.
 	claims   []fit.PodClaim
 	variants map[string]*fit.Pod
 	requests corev1.ResourceList
 	size     size
-	// aborts is why the scheduler gives up on the pods, whatever nodes there are; usually empty.
+	// aborts is why the scheduler gives up on the pods on all nodes; usually empty.
 	aborts string
-	// full has groups that could not grow when the kind wanted them to.
+	// full has the groups that were at their maximum when the kind needed them.
 	full map[*group]bool
 }
 
-// pending is a pod that waits.
+// pending is a pending pod, with its place in the plan.
 type pending struct {
 	pod  *corev1.Pod
 	kind *kind
-	// host is where the plan puts it; nil: why, or its kind's groups, say why not.
+	// host is its place in the plan; nil: why or the groups of its kind say why it has none.
 	host *host
 	why  string
 	hold Hold
 	// nominated is the name of the node for which the scheduler has nominated the pod; usually empty.
 	nominated string
-	// overBudget is the budget that why is about.
+	// overBudget is the budget that why mentions, or nil.
 	overBudget *budget
 }
 
-// noteFull notes a group that could not grow when the kind needed it.
+// noteFull records a group that was at its maximum when the kind needed it.
 func (k *kind) noteFull(g *group) {
 	if k.full == nil {
 		k.full = map[*group]bool{}
@@ -56,13 +56,13 @@ func (k *kind) noteFull(g *group) {
 	k.full[g] = true
 }
 
-// waits reports whether the pod is one for the scheduler.
+// waits reports whether the scheduler has to place the pod.
 func waits(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && !fit.Ended(pod)
 }
 
-// kinds tells the pods apart by what they ask for: the most urgent and hardest kinds first,
-// those that cannot be planned last.
+// kinds groups the pending pods by what they ask for: the most urgent and hardest kinds first, those that cannot be
+// planned last.
 func (p *planner) kinds(s Snapshot) []*kind {
 	known := map[string]*kind{}
 	for _, pod := range s.Pending {
@@ -88,7 +88,7 @@ func (p *planner) kinds(s Snapshot) []*kind {
 	return kinds
 }
 
-// kindOf reads a pod. More pods like it may exist than wait. The kind has no pods yet.
+// kindOf reads a pod. more is the number of pods like it that are not pending. The kind has no pods yet.
 func (p *planner) kindOf(pod *corev1.Pod, more int) *kind {
 	claims, named, err := p.claims.of(pod, more)
 	if err != nil {
@@ -109,12 +109,12 @@ func (p *planner) kindOf(pod *corev1.Pod, more int) *kind {
 	return k
 }
 
-// unplanned is a kind of pods that cannot be planned at all.
+// unplanned is a kind of pods that cannot be planned.
 func unplanned(why error) *kind {
 	return &kind{id: short("problem", why.Error()), problem: why.Error()}
 }
 
-// gated says why a pod is not for the scheduler yet, or nothing.
+// gated says which scheduling gates the pod has; empty: none.
 func gated(pod *corev1.Pod) string {
 	if len(pod.Spec.SchedulingGates) == 0 {
 		return ""
@@ -126,7 +126,7 @@ func gated(pod *corev1.Pod) string {
 	return fmt.Sprintf("the pod is not to be scheduled before its scheduling gates are removed: %s", strings.Join(names, ", "))
 }
 
-// short is a name of 16 digits for what the texts say.
+// short is a hash of the texts, of 16 digits.
 func short(texts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(texts, "\x00")))
 	return hex.EncodeToString(sum[:8])

@@ -10,23 +10,21 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// LiveFit is whether a pod of a kind fits on nodes that are alike.
+// LiveFit reports whether a pod of a kind fits on nodes that are alike.
 type LiveFit struct {
-	// Group is the nodes', or empty.
+	// Group is that of the nodes, or empty.
 	Group string
 	// Nodes are their names, in order.
 	Nodes   []string
 	Machine *fit.Machine
-	// Withheld is that of the nodes.
+	// Withheld is that of Node.
 	Withheld string
-	// Miss is nil where a pod fits.
+	// Miss is nil if a pod fits.
 	Miss *fit.Miss
 }
 
-// LiveFits tries a pod of a kind, by the ID that the decision gives it, on the nodes that are not
-// starting, as these are before anything is planned: those that are count as their groups'
-// templates. It is for those who explain a decision: Decide does not need it. The error is of the
-// context alone.
+// LiveFits tries a pod of a kind, by its ID in the decision, on the nodes that are not starting, as they are before the
+// plan. It explains a decision; Decide does not need it. The only error is that of the context.
 func (p *Planner) LiveFits(ctx context.Context, id string) ([]LiveFit, error) {
 	if _, err := p.Decide(ctx); err != nil {
 		return nil, err
@@ -61,7 +59,7 @@ func (p *Planner) NewMachine(group string) *fit.Machine {
 	return nil
 }
 
-// liveClasses sorts the live nodes by what they are before anything is placed on them.
+// liveClasses groups live nodes that are alike before the plan.
 func (p *Planner) liveClasses() []LiveFit {
 	hosts := make(map[string]*host, len(p.start.live))
 	for _, h := range p.start.live {

@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// nominee is a batch of one pod that the scheduler has nominated for a node: the scheduler counts it there for all
-// pods that are not more urgent.
+// nominee is a batch of one pod that the scheduler has nominated for a node. For all pods that are not more urgent, the
+// scheduler counts it as if it were there.
 func (p *planner) nominee(pod *pending, on *host) batch {
 	return batch{kind: pod.kind, priority: priority(pod.pod), pods: []*pending{pod}, payers: p.payers(pod.pod.Namespace), on: on}
 }
@@ -22,7 +22,7 @@ func nomineesFirst(a, b batch) int {
 	)
 }
 
-// nominee puts a nominated pod on its node. If the node has no room yet, the pod is held.
+// nominee places a nominated pod on its node. If the node has no room yet, the pod is held.
 func (m *placing) nominee(ctx context.Context, b batch) error {
 	pod := b.pods[0]
 	f, err := m.plan.fitNominee(ctx, pod, b.on)
@@ -38,7 +38,7 @@ func (m *placing) nominee(ctx context.Context, b batch) error {
 	return nil
 }
 
-// fitNominee puts the pod on the node; nothing is left if it does not fit.
+// fitNominee places the pod on the node; found.left is nil if it does not fit.
 func (p *plan) fitNominee(ctx context.Context, pod *pending, on *host) (found, error) {
 	if p.unusable(pod) != "" {
 		return found{}, nil
@@ -62,7 +62,7 @@ func (p *plan) fitNominee(ctx context.Context, pod *pending, on *host) (found, e
 	return found{p, on, left}, nil
 }
 
-// node is the live or starting node of that name, or nil.
+// node is the live or starting node with this name, or nil.
 func (p *planner) node(name string) *host {
 	if name == "" {
 		return nil // nodes that do not exist yet have no name

@@ -6,8 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// byNeed orders the first pods of batches: who is hard to place comes before those who could
-// take its place.
+// byNeed orders batches by their first pods: pods that are hard to place come before pods that could take their room.
 func byNeed(a, b *pending) int {
 	return cmp.Or(
 		cmp.Compare(priority(b.pod), priority(a.pod)),

@@ -8,14 +8,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// placing is a plan in the making, and what was put where.
+// placing is a plan in the making, with the nodes to request.
 type placing struct {
 	plan *plan
-	// asks is what is asked for by the hosts that were opened.
+	// asks are the requests for opened hosts.
 	asks map[*host]*NewNode
 }
 
-// pods puts the pods of all kinds on hosts, and opens hosts for them.
+// pods places the pods of all kinds, and opens hosts for them.
 func (m *placing) pods(ctx context.Context, kinds []*kind) error {
 	for _, b := range m.plan.batches(kinds) {
 		place := m.batch
@@ -32,7 +32,7 @@ func (m *placing) pods(ctx context.Context, kinds []*kind) error {
 	return nil
 }
 
-// batch is a number of pods that are alike and equally urgent.
+// batch is a set of pods that are alike and equally urgent.
 type batch struct {
 	kind     *kind
 	priority int32
@@ -43,7 +43,7 @@ type batch struct {
 	on *host
 }
 
-// batches are the pods in the order in which they are put on hosts, without those that are held or gated.
+// batches are the pods in the order of placement, without those that are held or gated.
 func (p *planner) batches(kinds []*kind) []batch {
 	var all, nominees []batch
 	for _, k := range kinds {
@@ -72,7 +72,7 @@ func (p *planner) batches(kinds []*kind) []batch {
 	return all
 }
 
-// batch puts the pods of a batch on hosts, and opens hosts for them.
+// batch places the pods of a batch, and opens hosts for them.
 func (m *placing) batch(ctx context.Context, b batch) error {
 	search, err := m.plan.search(ctx, b.kind, len(b.pods))
 	if err != nil {
@@ -95,8 +95,7 @@ func (m *placing) batch(ctx context.Context, b batch) error {
 	return nil
 }
 
-// sharers puts pods on hosts that name claims which other pods may name, too: the first pod takes the claim
-// somewhere, and those after it have to go there.
+// sharers places pods that may share a claim: the first pod takes the claim to a host, and the others have to go there.
 func (m *placing) sharers(ctx context.Context, b batch) error {
 	for i, pod := range b.pods {
 		f, err := m.plan.hostForSharer(ctx, pod, len(b.pods)-i)
@@ -110,13 +109,13 @@ func (m *placing) sharers(ctx context.Context, b batch) error {
 	return nil
 }
 
-// putSharing puts a pod on the host, and with it the claims that it names.
+// putSharing places a pod on the host, with the claims that it names.
 func (m *placing) putSharing(f found, pod *pending) {
 	m.put(f, pod)
 	m.plan = m.plan.use(pod, pod.kind.named, f.host)
 }
 
-// put puts a pod on the host.
+// put places a pod on the host.
 func (m *placing) put(f found, pod *pending) {
 	m.plan = f.plan.put(f.host, f.left, f.plan.payers(pod.pod.Namespace))
 	pod.host = f.host
@@ -128,7 +127,7 @@ func (m *placing) put(f found, pod *pending) {
 	ask.Requests = total(ask.Requests, pod.kind.requests)
 }
 
-// ask is what is asked for by an opened host, which is for a kind.
+// ask is the request for an opened host, for which a kind is noted.
 func (m *placing) ask(h *host, kind string) *NewNode {
 	if m.asks == nil {
 		m.asks = map[*host]*NewNode{}

@@ -6,37 +6,37 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// plan is where pods have been put so far. It is a value: what changes it gives another plan, so that a
-// placement is tried by going on with the result or without.
+// plan is where pods are so far. It is immutable: each method that places something returns another plan, so a caller
+// tries a placement and may drop the result.
 type plan struct {
 	*planner
 	shared fit.Shared
-	// machines are what is left of hosts, by their indexes.
+	// machines are what is left of the hosts, by their indexes.
 	machines vector[*fit.Machine]
-	// taken tells of coming hosts whether pods were put on them; idle counts the others.
+	// taken has the coming hosts with pods, by their indexes; idle counts those without.
 	taken vector[bool]
 	idle  int
-	// used are the coming hosts that were taken, and those opened, in that order. Hosts opened in groups that only
-	// their operator scales are advised instead.
+	// used are the coming hosts with pods and the opened hosts, in the order of their first pods. Hosts opened in
+	// groups that only an administrator scales are advised instead.
 	used, advised vector[*host]
-	// opened counts the nodes that the plan asks for, by the groups' indexes.
+	// opened counts the nodes that the plan requests, by the indexes of groups.
 	opened []int
-	// spent is what is spent of budgets, and uses are those of named claims, by their indexes.
+	// spent is what is spent of the budgets, and uses are those of named claims, by their indexes.
 	spent []spent
 	uses  vector[use]
 }
 
-// use is what the plan makes of a named claim.
+// use is the use of a named claim in the plan.
 type use struct {
-	// users counts the pods that the plan has put somewhere and that use it.
+	// users counts the placed pods that use it.
 	users int
-	// host is where the plan has allocated it, or nil.
+	// host is the one on which the plan has allocated it, or nil.
 	host *host
 }
 
 func (p *plan) machine(h *host) *fit.Machine { return p.machines.at(h.index) }
 
-// put puts a pod on the host and leaves left of it, at the expense of payers.
+// put places a pod on the host, at the expense of payers. left is the host's machine with the pod.
 func (p *plan) put(h *host, left *fit.Machine, payers []*budget) *plan {
 	next := *p
 	next.shared = p.shared.Commit(left)
@@ -44,7 +44,7 @@ func (p *plan) put(h *host, left *fit.Machine, payers []*budget) *plan {
 	return next.charge(h, payers)
 }
 
-// take makes a coming host a used one.
+// take makes an idle host a used one.
 func (p *plan) take(h *host) *plan {
 	next := *p
 	next.used = p.used.append(h)
@@ -53,7 +53,7 @@ func (p *plan) take(h *host) *plan {
 	return &next
 }
 
-// isIdle reports whether a host is coming and has no pods of the plan.
+// isIdle reports whether a host is coming and has no pods.
 func (p *plan) isIdle(h *host) bool { return h.stage == coming && !p.taken.at(h.index) }
 
 // idleHosts are the idle hosts, group by group.
@@ -69,7 +69,7 @@ func (p *plan) idleHosts() []*host {
 	return idle
 }
 
-// open asks for a node of the group, at the expense of payers.
+// open requests a node of the group, at the expense of payers.
 func (p *plan) open(g *group, payers []*budget) (*plan, *host) {
 	next := *p
 	h := &host{index: p.machines.len, stage: opened, object: g.Template.Node, group: g, machine: g.empty, gpus: g.GPUs}
@@ -84,7 +84,7 @@ func (p *plan) open(g *group, payers []*budget) (*plan, *host) {
 	return next.chargeAll(h, payers), h
 }
 
-// use notes that a pod uses named claims on the host.
+// use records that a pod uses named claims on the host.
 func (p *plan) use(pod *pending, claims []*namedClaim, h *host) *plan {
 	next := *p
 	for _, claim := range claims {
@@ -100,7 +100,7 @@ func (p *plan) use(pod *pending, claims []*namedClaim, h *host) *plan {
 	return &next
 }
 
-// hostOf is where the plan has allocated a claim, or nil.
+// hostOf is the host on which the plan has allocated the claim, or nil.
 func (p *plan) hostOf(claim *namedClaim) *host { return p.uses.at(claim.index).host }
 
 // users counts the pods that use a claim.
@@ -108,5 +108,5 @@ func (p *plan) users(claim *namedClaim) int {
 	return len(claim.object.Status.ReservedFor) + p.uses.at(claim.index).users
 }
 
-// full reports whether the group has as many nodes as it may, with those that the plan asks for.
+// full reports whether the group is at its maximum, with the nodes that the plan requests.
 func (p *plan) full(g *group) bool { return g.Max != nil && g.Size+p.opened[g.index] >= *g.Max }

@@ -12,7 +12,6 @@ import (
 
 // Planner plans a snapshot once, and then answers questions about the plan. It is not safe for concurrent use.
 type Planner struct {
-	// Snapshot is what is planned for.
 	Snapshot Snapshot
 
 	kinds   []*kind
@@ -27,7 +26,7 @@ type Planner struct {
 	err      error
 }
 
-// NewPlanner plans nothing yet.
+// NewPlanner returns a planner for the snapshot. It plans when it is first asked.
 func NewPlanner(snapshot Snapshot) *Planner {
 	if snapshot.Selectors == nil {
 		snapshot.Selectors = devices.NewSelectors()
@@ -70,28 +69,28 @@ func (p *Planner) decide(ctx context.Context) (Decision, error) {
 	return Decision{Growth: made.growth(), Kinds: reported, Headroom: headroom, Budgets: end.budgeted(kinds)}, nil
 }
 
-// planner is what all plans of a snapshot share: what was read of it, and answers that are remembered.
+// planner is what all plans of a snapshot share: facts that were read from it, and caches.
 type planner struct {
 	cluster *fit.Cluster
 	claims  claims
-	// groups are by name, whatever their order in the snapshot.
+	// groups are sorted by name.
 	groups []*group
-	// live hosts are by name, coming ones by group, nil for none.
+	// live hosts are sorted by name. coming hosts are grouped; the key nil is for hosts without a group.
 	live   []*host
 	coming map[*group][]*host
-	// budgets are by name.
+	// budgets are sorted by name.
 	budgets []*budget
 	samples []*sample
-	// waiting are the kinds of pods that wait.
+	// waiting has the kinds of pending pods.
 	waiting map[string]bool
 
 	fillings map[emptied]*filling
-	// rests are what is free of machines.
+	// rests are the free units of machines.
 	rests map[*fit.Machine]int
 }
 
-// newPlanner reads first all that is to be placed and then what it is placed on, which fit tells apart by
-// what the pods ask for.
+// newPlanner first reads all that is to be placed, and then the nodes: package fit distinguishes nodes only by what
+// pods ask for.
 func newPlanner(s Snapshot) (*planner, []*kind, []reserve) {
 	p := &planner{
 		cluster:  fit.New(fit.Facts{Classes: s.Classes, Claims: s.Claims, Slices: s.Slices, Pods: s.pods(), Selectors: s.Selectors}),
@@ -113,7 +112,7 @@ func newPlanner(s Snapshot) (*planner, []*kind, []reserve) {
 	return p, kinds, reserved
 }
 
-// pods are all of the snapshot.
+// pods are all pods of the snapshot.
 func (s *Snapshot) pods() []*corev1.Pod {
 	pods := slices.Clone(s.Pending)
 	for _, node := range s.Nodes {

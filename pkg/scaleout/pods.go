@@ -12,7 +12,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/supply"
 )
 
-// pods are those of a sample, on a plan, as package supply counts them.
+// pods are pods of a sample on a plan. They implement supply.Pods.
 type pods struct {
 	*plan
 	*sample
@@ -20,7 +20,7 @@ type pods struct {
 	hosts []hostClass
 }
 
-// hostClass is a number of hosts that are alike.
+// hostClass is a set of hosts that are alike.
 type hostClass struct {
 	machine *fit.Machine
 	// first is one of them.
@@ -28,8 +28,8 @@ type hostClass struct {
 	hosts int
 }
 
-// available are the hosts that pods could be put on, live ones first, but not those that are advised, which may
-// never be.
+// available are the hosts on which replicas may be, live ones first. Advised hosts are not among them, because they may
+// never exist.
 func (p *plan) available() []hostClass {
 	return append(p.classes(p.live), p.classes(append(p.used.list(), p.idleHosts()...))...)
 }
@@ -50,7 +50,6 @@ func (p *plan) classes(hosts []*host) []hostClass {
 	return all
 }
 
-// Sharers is part of supply.Pods.
 func (c *pods) Sharers() (string, int) {
 	if len(c.kind.named) == 0 {
 		return "", supply.Max
@@ -62,7 +61,6 @@ func (c *pods) Sharers() (string, int) {
 	return c.kind.named[0].name.String(), most
 }
 
-// Together is part of supply.Pods.
 func (c *pods) Together(ctx context.Context) (Supply, bool, error) {
 	c.kind.aborts = ""
 	if len(c.kind.named) == 0 {
@@ -118,7 +116,7 @@ func (c *pods) on(ctx context.Context, p *plan, h *host, k *kind, where string) 
 	return s, true, nil
 }
 
-// place is where a host is for those who count: hosts that the plan does not have are new.
+// place is that of a host for package supply: hosts that the plan does not have are new.
 func (p *plan) place(h *host) supply.Place {
 	switch {
 	case h.index >= p.machines.len:
@@ -129,10 +127,9 @@ func (p *plan) place(h *host) supply.Place {
 	return supply.Coming
 }
 
-// Room is part of supply.Pods.
 func (c *pods) Room(ctx context.Context) (supply.Room, error) {
 	c.kind.aborts = ""
-	// Groups that grow at the expense of one budget leave less of it to each other.
+	// Groups that grow at the expense of the same budget leave less of it for each other.
 	room := supply.Room{Entangled: len(c.payers) > 0}
 	for _, class := range c.hosts {
 		end, err := c.add(ctx, &room, c.place(class.first), class.machine, class.hosts)
@@ -155,7 +152,7 @@ func (c *pods) Room(ctx context.Context) (supply.Room, error) {
 	return room, nil
 }
 
-// add adds hosts that are alike, and gives what ends the room on each of them.
+// add adds hosts that are alike, and returns why no further pod fits on one of them.
 func (c *pods) add(ctx context.Context, room *supply.Room, at supply.Place, m *fit.Machine, hosts int) (*fit.Miss, error) {
 	if hosts == 0 || !c.usable(m.Object()) {
 		return nil, nil
@@ -170,7 +167,7 @@ func (c *pods) add(ctx context.Context, room *supply.Room, at supply.Place, m *f
 	return filling.end, nil
 }
 
-// growth is how many more nodes the group may get than the plan asks for.
+// growth is the number of nodes that the group may get beyond those of the plan.
 func (p *plan) growth(g *group) int {
 	switch {
 	case g.barred() != "", g.Advised, p.full(g):
@@ -181,7 +178,6 @@ func (p *plan) growth(g *group) int {
 	return min(*g.Max-g.Size-p.opened[g.index], supply.Max)
 }
 
-// Groups is part of supply.Pods.
 func (c *pods) Groups(ctx context.Context) []supply.Group {
 	var all []supply.Group
 	for _, g := range c.groups {
@@ -192,7 +188,8 @@ func (c *pods) Groups(ctx context.Context) []supply.Group {
 	return all
 }
 
-// whyNoMore says why there is no more room in a group, and whether a pod fits on its nodes as far as is known.
+// whyNoMore says what ends the room in a group, and reports whether a pod fits on its new nodes, as far as that is
+// known.
 func (c *pods) whyNoMore(ctx context.Context, g *group) (string, bool, error) {
 	name := "group " + g.Name
 	if g.empty == nil {
@@ -221,10 +218,9 @@ func (c *pods) whyNoMore(ctx context.Context, g *group) (string, bool, error) {
 	return fmt.Sprintf("%s may grow to its maximum of %s", name, excerpt.Count(*g.Max, "node")), true, nil
 }
 
-// trial puts pods on a plan of its own, which begins as start.
+// trial implements supply.Trial. It places pods on plan, which begins as start.
 type trial struct{ start, plan *plan }
 
-// Put is part of supply.Trial.
 func (t *trial) Put(ctx context.Context, these supply.Pods, n int) (Supply, error) {
 	c := these.(*pods)
 	c.kind.aborts = ""

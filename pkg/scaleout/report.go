@@ -10,7 +10,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
-// growth are the nodes that were opened, the most urgent groups first.
+// growth are the opened nodes, the most urgent groups first.
 func (m *placing) growth() []Growth {
 	var growth []Growth
 	at := map[*group]int{}
@@ -29,7 +29,7 @@ func (m *placing) growth() []Growth {
 	return growth
 }
 
-// report is what became of the kinds.
+// report is the decision on each kind.
 func (p *plan) report(ctx context.Context, kinds []*kind) ([]Kind, error) {
 	var all []Kind
 	for _, k := range kinds {
@@ -52,7 +52,7 @@ func (p *plan) report(ctx context.Context, kinds []*kind) ([]Kind, error) {
 	return all, nil
 }
 
-// groupFit is what a kind finds in a group.
+// groupFit reports whether a group could run pods of a kind.
 func (p *plan) groupFit(ctx context.Context, g *group, k *kind) (GroupFit, error) {
 	found := GroupFit{Group: g.Name, Blocked: g.barred()}
 	if g.empty == nil {
@@ -69,7 +69,7 @@ func (p *plan) groupFit(ctx context.Context, g *group, k *kind) (GroupFit, error
 	return found, nil
 }
 
-// decision is where the pod goes.
+// decision is that on the pod.
 func (p *pending) decision() PodDecision {
 	d := PodDecision{
 		Pod: types.NamespacedName{Namespace: p.pod.Namespace, Name: p.pod.Name}, UID: p.pod.UID,

@@ -14,10 +14,10 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// reserve is a headroom that is read.
+// reserve is a headroom with its kind.
 type reserve struct {
 	Headroom
-	// kind is nil where problem says why.
+	// kind is nil if there is a problem.
 	kind    *kind
 	problem string
 }
@@ -36,8 +36,7 @@ func (p *planner) reserves(all []Headroom) []reserve {
 	return read
 }
 
-// headroom keeps devices free of what the pods have left, each headroom of what those before
-// it, by name, have left.
+// headroom keeps devices free that the pods have left. The headrooms take their turns by name.
 func (m *placing) headroom(ctx context.Context, all []reserve) ([]HeadroomDecision, error) {
 	if len(all) == 0 {
 		return nil, nil
@@ -59,7 +58,7 @@ func (m *placing) headroom(ctx context.Context, all []reserve) ([]HeadroomDecisi
 	return decisions, nil
 }
 
-// busyFirst are the live hosts, those in use first: a node stays for its pods' sake.
+// busyFirst are the live hosts, those in use first: an autoscaler does not remove nodes in use.
 func (p *plan) busyFirst() []*host {
 	order := slices.Clone(p.live)
 	idle := map[*fit.Machine]bool{}
@@ -73,7 +72,7 @@ func (p *plan) busyFirst() []*host {
 	return order
 }
 
-// keepFree keeps the devices of one headroom, on live hosts in this order.
+// keepFree keeps the devices of one headroom free. It tries live hosts in this order.
 func (m *placing) keepFree(ctx context.Context, r reserve, order []*host) (HeadroomDecision, error) {
 	d := HeadroomDecision{Name: r.Name, Problem: r.problem}
 	if r.kind == nil {
@@ -105,7 +104,7 @@ func (r reserve) allows(g *group) bool {
 	return g != nil && (len(r.Groups) == 0 || slices.Contains(r.Groups, g.Name))
 }
 
-// count counts a device that is kept on a host.
+// count counts a device that is kept free on a host.
 func (d *HeadroomDecision) count(h *host) {
 	switch h.stage {
 	case live:
@@ -120,8 +119,8 @@ func (d *HeadroomDecision) count(h *host) {
 	}
 }
 
-// kindOfClaim is the kind of a pod that asks for a claim and nothing else. It tolerates what pods with devices may:
-// taints of nodes are there to keep others away.
+// kindOfClaim is the kind of a pod that asks for nothing but a claim. It tolerates all taints of nodes, because most
+// keep pods without devices away.
 func (p *planner) kindOfClaim(prefix, name string, spec resourceapi.ResourceClaimSpec) (*kind, error) {
 	pod := &corev1.Pod{}
 	pod.Namespace, pod.Name, pod.UID = "headroom", name, types.UID("headroom/"+name)
@@ -139,8 +138,8 @@ func (p *planner) kindOfClaim(prefix, name string, spec resourceapi.ResourceClai
 	return k, nil
 }
 
-// systemTaint says why a node takes no pods at all, or nothing: those taints that Kubernetes itself
-// puts on nodes are no pod's to tolerate.
+// systemTaint says why a node takes no pods at all; empty: it takes some. Pods should not tolerate the taints that
+// Kubernetes itself puts on nodes.
 func systemTaint(node *corev1.Node) string {
 	if node.Spec.Unschedulable {
 		return "the node is cordoned"
@@ -154,7 +153,7 @@ func systemTaint(node *corev1.Node) string {
 	return ""
 }
 
-// whyLacking says why the rest of a headroom cannot be had.
+// whyLacking says why the rest of a headroom cannot be kept free.
 func (p *plan) whyLacking(ctx context.Context, h reserve, rest int) (string, error) {
 	k := h.kind
 	var whys []string

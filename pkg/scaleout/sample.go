@@ -13,64 +13,63 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/supply"
 )
 
-// Replica is a replica that a workload might add. The plan counts for how many of them there is room once all
-// pending pods are placed; it never grows a group for one.
+// Replica is a replica that a workload might add. The planner counts the room for it once all pending pods are placed,
+// and grows no group for it.
 //
-// It shares one thing with pending pods: labels that its required affinity names tell kinds of pods apart.
+// It affects pending pods in one way: labels in its required affinity distinguish kinds of pods.
 type Replica struct {
-	// ID names the replica's Supply. Two may have the same.
+	// ID is that of its Supply. It need not be unique.
 	ID string
-	// Pod as it would be created, with a namespace and without a node. Its claims are made of the snapshot's
-	// templates; all pods like it share a claim that it names itself. Its priority and its scheduling gates do not
-	// count. Nil if Claim or Gang is set.
+	// Pod is as it would be created, with a namespace and without a node. Its claims are made from the snapshot's
+	// templates; all replicas share a claim that it names itself. Its priority and scheduling gates do not count. Nil
+	// if Claim or Gang is set.
 	Pod *corev1.Pod
-	// Gang are the pods of a replica that serves only with all of them: there is room for all, or for none. Each is
-	// as Pod.
+	// Gang are the pods of a replica that needs all of them: there is room for all or for none. Each is like Pod.
 	Gang []Member
-	// Claim is that of a pod that asks for nothing but the claim's devices, and tolerates every taint of a node but
-	// those of Kubernetes itself.
+	// Claim is that of a pod that asks for the claim's devices alone. The pod tolerates all taints of nodes but those
+	// of Kubernetes itself.
 	Claim *resourceapi.ResourceClaimSpec
 }
 
-// Member is a number of pods of a gang that are alike.
+// Member is a set of pods of a gang that are alike.
 type Member struct {
 	Pod   *corev1.Pod
 	Count int
 }
 
-// Supply is for how many more replicas there is room: package supply counts it.
+// Supply is the number of replicas for which there is room. Package supply counts it.
 type Supply = supply.Supply
 
-// sample is a number of Replicas that are alike, for which room is counted once.
+// sample is a set of Replicas that are alike. Room is counted once for all of them.
 type sample struct {
 	// kind is the hardest of parts.
 	kind *kind
-	// parts are the pods of a replica, each kind once. Their kinds are never those that wait: what counting finds
-	// out does not change the decision.
+	// parts are the pods of a replica, each kind once. These kinds are separate from those of pending pods, so that
+	// counting does not change the decision.
 	parts []part
-	// usable says where the pods may go, besides what they ask for themselves.
+	// usable reports whether the pods may go to a node, besides what they ask for.
 	usable func(*corev1.Node) bool
 	// payers are the budgets of the pods' namespace; for a claim, those of the cluster.
 	payers []*budget
-	// at are the replicas' places in the snapshot.
+	// at are the indexes of the replicas in the snapshot.
 	at []int
 }
 
-// part is a number of a replica's pods that are alike.
+// part is a set of a replica's pods that are alike.
 type part struct {
 	kind  *kind
 	count int
 }
 
-// anyNumber is of pods like a replica: more than one, so that the claims which it names are shared.
+// anyNumber is the number of pods like a replica. It is more than one, so that they share the claims that they name.
 const anyNumber = 2
 
-// readSamples tells the replicas apart, those first that are easy to count.
+// readSamples groups replicas that are alike. Samples that are easy to count come first.
 func (p *planner) readSamples(all []Replica) []*sample {
 	known := map[string]*sample{}
 	for i := range all {
 		read := p.readSample(&all[i])
-		// Pods that are alike may be paid from different budgets.
+		// Different budgets may pay for pods that are alike.
 		id := read.kind.id
 		for _, b := range read.payers {
 			id += "\x00" + b.Name
@@ -130,16 +129,15 @@ func (s *sample) add(k *kind, count int) {
 
 // kindOfReplica is the kind of any number of pods like this one.
 func (p *planner) kindOfReplica(pod *corev1.Pod) *kind {
-	p.claims.namedBy(pod) // they are known from now on
+	p.claims.namedBy(pod) // adds them to the named claims
 	k := p.kindOf(pod, anyNumber)
 	k.pods = []*pending{{pod: pod, kind: k}}
 	k.measure()
 	return k
 }
 
-// countSteps ends the counting of room: the pods that wait are planned already. It is enough for tens of
-// thousands of replicas, and takes some seconds. Claims for which the search is exponential use it up, but
-// they are counted last.
+// countSteps limits the counting of room. It suffices for tens of thousands of replicas, and takes a few seconds.
+// Claims with an exponential search exhaust it, but they are counted last.
 const countSteps = 1 << 19
 
 // Supplies counts room for the replicas as if only the pods had been placed: replicas also get the devices that headroom
@@ -172,8 +170,8 @@ func (p *Planner) Supplies(ctx context.Context) ([]Supply, error) {
 	return all, nil
 }
 
-// withClaims is the plan with the claims that one pending pod alone names where the pod is: in the plan they
-// were like the pod's own, but replicas would share them.
+// withClaims is the plan with the claims that only one pending pod names, on the host of the pod. The plan treated them
+// as the pod's own, but replicas would share them.
 func (p *plan) withClaims(kinds []*kind) *plan {
 	for _, k := range kinds {
 		for _, pod := range k.pods {

@@ -1,6 +1,6 @@
-// Package scaleout decides which node groups have to grow, by how many nodes, so that
-// pending pods can run. It is pure: a Snapshot in, a Decision out; no client, no clock, no
-// goroutine that outlives the call. It never talks to an autoscaler or a cloud.
+// Package scaleout decides which node groups have to grow, and by how many nodes, so that pending pods can run. It is
+// pure: a Snapshot in, a Decision out, without a client, a clock or goroutines. It never talks to an autoscaler or a
+// cloud.
 package scaleout
 
 import (
@@ -14,14 +14,14 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
 )
 
-// Snapshot is all that a decision depends on. What is in it is not changed.
+// Snapshot is all that a decision depends on. The planner does not change it.
 type Snapshot struct {
 	// Pending are pods without a node that ask for devices, by claims or extended resources.
 	Pending []*corev1.Pod
-	// Held are those of them that no node would help now.
+	// Held are those of them for which no node would help now.
 	Held map[types.UID]Hold
-	// Nominated has, by pod, the name of the node for which the scheduler has nominated it. A name that is not in
-	// Nodes does not count.
+	// Nominated has the name of the node for which the scheduler has nominated a pod. A node that is not in Nodes does
+	// not count.
 	Nominated map[types.UID]string
 	// Claims, ClaimTemplates, Classes and Slices are all of the cluster; the slices have
 	// DeviceTaintRules applied.
@@ -29,94 +29,92 @@ type Snapshot struct {
 	ClaimTemplates []*resourceapi.ResourceClaimTemplate
 	Classes        []*resourceapi.DeviceClass
 	Slices         []*resourceapi.ResourceSlice
-	// Nodes are all that pods could be put on.
+	// Nodes are those on which pods may be placed.
 	Nodes  []Node
 	Groups []Group
-	// Headroom is planned after all pods.
+	// Headroom is kept free of what all pods leave.
 	Headroom []Headroom
-	// Budgets bound what is asked for.
+	// Budgets limit the nodes that the plan requests.
 	Budgets []Budget
-	// StartupTaints are those that nodes lose once they have started.
+	// StartupTaints are those that a node loses once it has started.
 	StartupTaints template.StartupTaints
-	// Replicas are counted after all pods and before headroom.
+	// Replicas are those to count room for, after all pods and before headroom.
 	Replicas []Replica
-	// Selectors keeps expressions compiled from one plan to the next, and decides nothing; nil:
-	// each plan compiles them.
+	// Selectors caches compiled expressions from one plan to the next; nil: the plan compiles them.
 	Selectors *devices.Selectors
 }
 
-// Hold is why no node would help a pod now.
+// Hold says why no node would help a pod now.
 type Hold struct {
 	// Why is a sentence for the pod's owner.
 	Why string
-	// Unused reports that a node had room for the pod, and that it was not put there.
+	// Unused reports whether a node had room for the pod and the scheduler did not use it.
 	Unused bool
 }
 
 // Node is a live node.
 type Node struct {
 	Object *corev1.Node
-	// Pods that are on it and have not ended.
+	// Pods are on it and have not ended.
 	Pods []*corev1.Pod
 	// Group is its group's name, or empty.
 	Group string
-	// GPUs is how many it has, or will have. It counts for budgets alone.
+	// GPUs is the number that it has or will have, for budgets.
 	GPUs int
-	// Starting reports that the node does not offer yet what its group's template promises: it
-	// counts as the template.
+	// Starting reports whether the node does not offer yet what its group's template promises. It counts as the
+	// template.
 	Starting bool
-	// Withheld says that the node offers none of its GPUs, and why; empty: it does.
+	// Withheld says why the node offers none of its GPUs; empty: it offers them.
 	Withheld string
-	// For is the kind of pods for which it was asked for, while it is starting, where that is known.
+	// For is the kind of pods for which a starting node was requested; empty: unknown.
 	For string
 }
 
 // Group is a node group that can grow.
 type Group struct {
 	Name string
-	// Template is what a new node has; nil: unknown, and Unknown says why.
+	// Template is a new node; nil: unknown, and Unknown says why.
 	Template *template.Template
 	Unknown  string
-	// Pods are those that every new node will have, of DaemonSets.
+	// Pods are those of DaemonSets that every new node will have.
 	Pods []*corev1.Pod
-	// Upcoming nodes were asked for and do not exist yet.
+	// Upcoming is the number of requested nodes that do not exist yet.
 	Upcoming int
-	// UpcomingFor has kinds of pods for which they were asked for, one entry a node, where that
-	// is known. With it no pod of another kind takes a node while there is one for itself.
+	// UpcomingFor has the kinds of pods for which they were requested, one entry per node, as far as known. A pod of
+	// another kind takes such a node only if there is none for itself.
 	UpcomingFor []string
-	// Foreign nodes are coming that the controller has not asked for, or no longer asks for. They count for
-	// budgets alone.
+	// Foreign is the number of coming nodes that the controller has not requested, or no longer requests. They count
+	// for budgets only.
 	Foreign int
-	// Size counts the nodes that exist and Upcoming. Max is nil where there is no limit.
+	// Size is the number of existing nodes and Upcoming. Max is nil if there is no limit.
 	Size int
 	Max  *int
-	// GPUs is how many a new node has. It counts for budgets alone.
+	// GPUs is the number that a new node has, for budgets.
 	GPUs int
 	// PricePerHour; nil: unknown.
 	PricePerHour *resource.Quantity
-	// Advised reports that only its operator scales the group: it comes after all others.
+	// Advised reports whether only an administrator scales the group. It comes after all others.
 	Advised bool
 	// Closed says why the group may not grow now, such as a backoff; empty: it may.
 	Closed string
 }
 
-// Headroom is a number of devices that are to be free.
+// Headroom is a number of devices to keep free.
 type Headroom struct {
 	Name string
 	// Claim asks for one of them.
 	Claim resourceapi.ResourceClaimSpec
-	// Devices is how many.
+	// Devices is the number to keep free.
 	Devices int
-	// Groups on whose nodes they count; empty: all groups.
+	// Groups are those on whose nodes free devices count; empty: all groups.
 	Groups []string
 }
 
-// Decision is what has to grow, and what becomes of each pod. It is the same for the same
-// snapshot, whatever the order in it.
+// Decision says what has to grow, and where each pod goes. It does not depend on the order of lists in the snapshot.
 type Decision struct {
-	// Growth has the groups that are to grow, the most urgent first.
+	// Growth has the groups that have to grow, the most urgent first.
 	Growth []Growth
-	// Kinds has every pending pod once, in groups of pods that are alike.
+	// Kinds has every pending pod once, with pods that are alike.
 	Kinds []Kind
 	// Headroom is in the snapshot's order.
 	Headroom []HeadroomDecision
@@ -126,16 +124,16 @@ type Decision struct {
 	Supplies []Supply
 }
 
-// Growth is what a group needs.
+// Growth is the nodes that a group needs.
 type Growth struct {
 	Group string
-	// Nodes are those to ask for, one entry each.
+	// Nodes has an entry per node to request.
 	Nodes []NewNode
 }
 
-// NewNode is a node to ask for.
+// NewNode is a node to request.
 type NewNode struct {
-	// Pods that it is for. Empty where it is for headroom alone.
+	// Pods are those that it is for. Empty if it is for headroom alone.
 	Pods []types.NamespacedName
 	// Kinds of the pods, and "headroom/NAME".
 	Kinds []string
@@ -143,29 +141,29 @@ type NewNode struct {
 	Requests corev1.ResourceList
 }
 
-// Kind is a number of pods that are alike.
+// Kind is a set of pods that are alike.
 type Kind struct {
-	// ID is the same as long as the pods are.
+	// ID depends only on what the pods ask for.
 	ID string
-	// Example stands for all; nil where Problem is not empty.
+	// Example stands for all pods; nil if there is a Problem.
 	Example *fit.Pod
 	Pods    []PodDecision
-	// Problem is why the pods cannot be planned at all: a sentence for their owner.
+	// Problem says why the pods cannot be planned, in a sentence for their owner.
 	Problem string
-	// Groups is what the kind finds in an empty node of each group, in the snapshot's order.
+	// Groups are in the snapshot's order.
 	Groups []GroupFit
 }
 
-// GroupFit is whether a group could run a pod of a kind.
+// GroupFit reports whether a group could run a pod of a kind.
 type GroupFit struct {
 	Group string
 	// Miss is nil if a pod fits on an empty new node. If the template is unknown, it is nil and Blocked says
 	// why.
 	Miss *fit.Miss
-	// PerNode is how many pods of the kind an empty node has room for.
+	// PerNode is the number of pods of the kind that fit on an empty node.
 	PerNode int
-	// Blocked is why the group does not grow for it though it fits, or may: at max, closed,
-	// template unknown.
+	// Blocked says why the group does not grow although the pod fits or may fit: it is at its maximum, closed, or its
+	// template is unknown.
 	Blocked string
 }
 
@@ -175,11 +173,11 @@ type PodDecision struct {
 	UID types.UID
 	// Outcome is one of the constants.
 	Outcome Outcome
-	// Node is the live node, of FitsNode.
+	// Node is the live node, if Outcome is FitsNode.
 	Node string
-	// Group is the node's, or empty.
+	// Group is that of the node, or empty.
 	Group string
-	// Why is a sentence, where a pod is Held or Unused, or Blocked or OverBudget for what its kind's groups do not tell.
+	// Why is a sentence if the pod is Held or Unused, or if GroupFit does not say why it is Blocked or OverBudget.
 	Why string
 }
 
@@ -188,29 +186,29 @@ type Outcome string
 
 // Outcomes.
 const (
-	// FitsNode: a live node has room; the scheduler will see.
+	// FitsNode: a live node has room; the scheduler may choose another.
 	FitsNode Outcome = "FitsNode"
-	// FitsStarting: a node that is starting, or was asked for, will have room.
+	// FitsStarting: a node that is starting, or was requested, will have room.
 	FitsStarting Outcome = "FitsStarting"
 	// NeedsNode: a group has to grow.
 	NeedsNode Outcome = "NeedsNode"
-	// Advised: a group has to grow that only its operator scales.
+	// Advised: a group has to grow that only an administrator scales.
 	Advised Outcome = "Advised"
 	// Blocked: a group would fit and may not grow, or nothing fits.
 	Blocked Outcome = "Blocked"
-	// Held: the pod waits for something else than a node.
+	// Held: the pod waits for something other than a node.
 	Held Outcome = "Held"
 	// OverBudget: a group would grow for the pod, and a budget does not allow that.
 	OverBudget Outcome = "OverBudget"
-	// Unused: a node had room for the pod, and it was not put there.
+	// Unused: a node had room for the pod, and the scheduler did not use it.
 	Unused Outcome = "Unused"
 )
 
-// HeadroomDecision is what of a headroom there is.
+// HeadroomDecision says how much of a headroom there is.
 type HeadroomDecision struct {
 	Name string
-	// Free devices on live nodes, Coming ones on nodes that are starting or were asked for,
-	// Demanded ones on nodes of Growth. Problem is why the rest cannot be had.
+	// Free devices are on live nodes, Coming ones on nodes that are starting or were requested, Demanded ones on nodes
+	// of Growth. Problem says why the rest cannot be kept free.
 	Free, Coming, Demanded int
 	Problem                string
 	// Nodes are the live ones on which the free devices are.

@@ -11,28 +11,27 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// search finds hosts for the pods of a kind, one after the other. A host without room for one pod of the kind
-// has none for the next: hosts only fill up.
+// search finds hosts for pods of a kind, one after the other. It tries a host without room for one pod no more for the
+// next: hosts only fill up.
 //
-// Nodes that are coming are taken as if they were opened now, the cheapest group per pod first. A plan that is
-// made again while the nodes of the one before are coming then puts every pod where that one did, and no pod
-// takes the node that another needs.
+// Coming nodes are used as if they were opened now, the cheapest group per pod first. While the nodes of one plan are
+// coming, the next plan therefore places every pod on the same node, and no pod takes the node that another pod needs.
 type search struct {
 	kind *kind
-	// allowed and usable say where the pods may go, besides what they ask for themselves.
+	// allowed and usable report whether the pods may go to a group and to a node, besides what they ask for.
 	allowed func(*group) bool
 	usable  func(*corev1.Node) bool
-	// payers are the budgets from which a node that is opened is paid.
+	// payers are the budgets that pay for an opened node.
 	payers []*budget
-	// order has the live hosts. tried, reused and wished count the live, used and advised hosts without room, and
-	// exhausted are the groups none of whose idle hosts has room.
+	// order has the live hosts. tried, reused and wished count the live, used and advised hosts without room. exhausted
+	// are the groups without room on idle hosts.
 	order                 []*host
 	tried, reused, wished int
 	exhausted             map[*group]bool
 }
 
-// search begins to look for hosts for count pods. Of live ones, those come first whose group would grow first for
-// the pods, so that the other nodes are left to pods that need them.
+// search begins a search for count pods. Live hosts come in the order in which their groups would grow for the pods, so
+// that other nodes stay free for pods that need them.
 func (p *plan) search(ctx context.Context, k *kind, count int) (*search, error) {
 	s := &search{kind: k, order: p.live, exhausted: map[*group]bool{}, allowed: anyGroup, usable: anywhere}
 	if len(p.live) == 0 || len(p.groups) == 0 {
@@ -51,8 +50,8 @@ func (p *plan) search(ctx context.Context, k *kind, count int) (*search, error) 
 	return s, nil
 }
 
-// next finds a host on the plan for a pod, with count of them left, and opens one if none has room. What is
-// advised, which may never be, comes last.
+// next finds a host for the first of count pods, and opens one if none has room. Advised hosts come last, because they
+// may never exist.
 func (s *search) next(ctx context.Context, p *plan, count int) (found, error) {
 	for _, find := range []func() (found, error){
 		func() (found, error) {
@@ -71,7 +70,7 @@ func (s *search) next(ctx context.Context, p *plan, count int) (found, error) {
 	return found{}, nil
 }
 
-// firstFit finds the first host with room; those before tried have none.
+// firstFit finds the first host with room. Those before tried have none.
 func (s *search) firstFit(ctx context.Context, p *plan, tried *int, hosts int, at func(int) *host) (found, error) {
 	for ; *tried < hosts; *tried++ {
 		h := at(*tried)
@@ -82,7 +81,7 @@ func (s *search) firstFit(ctx context.Context, p *plan, tried *int, hosts int, a
 	return found{}, nil
 }
 
-// grow opens a host in the best of the groups.
+// grow opens a host of the best group.
 func (s *search) grow(ctx context.Context, p *plan, count int, groups func(*group) bool) (found, error) {
 	f, err := p.openBest(ctx, s.kind, count, s.payers, func(g *group) bool {
 		return groups(g) && s.allowed(g) && s.usable(g.Template.Node)
@@ -94,7 +93,7 @@ func (s *search) grow(ctx context.Context, p *plan, count int, groups func(*grou
 	return f, err
 }
 
-// try places a pod on a host; nil: it has no room.
+// try returns the host's machine with a pod; nil: it has no room.
 func (s *search) try(ctx context.Context, p *plan, h *host) (*fit.Machine, error) {
 	if !s.allowed(h.group) || !s.usable(h.object) {
 		return nil, nil
@@ -110,8 +109,8 @@ func (s *search) try(ctx context.Context, p *plan, h *host) (*fit.Machine, error
 	return left, nil
 }
 
-// nextComing takes an idle host that is coming: first one that was asked for for pods like these, then one asked
-// for for no kind that waits, then any.
+// nextComing takes an idle host: first one that was requested for pods like these, then one that was requested for no
+// pending pods, then any.
 func (s *search) nextComing(ctx context.Context, p *plan, count int) (found, error) {
 	if p.idle == 0 {
 		return found{}, nil
@@ -130,7 +129,7 @@ func (s *search) nextComing(ctx context.Context, p *plan, count int) (found, err
 	return found{}, nil
 }
 
-// preferences are the coming nodes that pods of a kind take first, second and last.
+// preferences select the idle hosts that pods of a kind take first, second and last.
 func (p *planner) preferences(k *kind) []func(*host) bool {
 	return []func(*host) bool{
 		func(h *host) bool { return h.intended == k.id },
@@ -139,7 +138,7 @@ func (p *planner) preferences(k *kind) []func(*host) bool {
 	}
 }
 
-// comingOf takes an idle host of a group that prefers accepts.
+// comingOf takes an idle host of a group that is preferred.
 func (s *search) comingOf(ctx context.Context, p *plan, g *group, prefers func(*host) bool) (found, error) {
 	if s.exhausted[g] {
 		return found{}, nil
@@ -162,7 +161,7 @@ func (s *search) comingOf(ctx context.Context, p *plan, g *group, prefers func(*
 	return found{}, nil
 }
 
-// noteAbort notes a miss on a live node that keeps the scheduler from trying any other node.
+// noteAbort records a miss on a live node because of which the scheduler tries no other node.
 func (k *kind) noteAbort(h *host, miss *fit.Miss) {
 	if miss.Aborts && h.stage == live && k.aborts == "" {
 		k.aborts = fmt.Sprintf("node %s: %s; the scheduler gives up on the pod for this, so that no further node would help it", h.name, miss.Text)

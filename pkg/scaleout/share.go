@@ -8,8 +8,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// hostForSharer finds the host where the pod's claims are, or else the one with the most room for its like. If
-// there is none, the pod notes why.
+// hostForSharer finds the host of the pod's claims, or else the host with the most room for pods like it. If there is
+// none, it records why.
 func (p *plan) hostForSharer(ctx context.Context, pod *pending, count int) (found, error) {
 	k := pod.kind
 	if pod.why = p.unusable(pod); pod.why != "" {
@@ -37,7 +37,7 @@ func (p *plan) hostForSharer(ctx context.Context, pod *pending, count int) (foun
 	return f, nil
 }
 
-// hostForFirst finds, or opens, the host for the first of the pods. What is advised comes last, as in a search.
+// hostForFirst finds or opens the host for the first of the pods. Advised hosts come last, as in a search.
 func (p *plan) hostForFirst(ctx context.Context, k *kind, count int, payers []*budget) (found, error) {
 	for _, find := range []func() (found, error){
 		func() (found, error) { return p.bestHost(ctx, k, count) },
@@ -52,7 +52,7 @@ func (p *plan) hostForFirst(ctx context.Context, k *kind, count int, payers []*b
 	return found{}, nil
 }
 
-// unusable says why the pod cannot use one of its claims; empty: it can use all.
+// unusable says why the pod cannot use its claims; empty: it can.
 func (p *plan) unusable(pod *pending) string {
 	var first *namedClaim
 	for _, claim := range pod.kind.named {
@@ -72,7 +72,7 @@ func (p *plan) unusable(pod *pending) string {
 	return ""
 }
 
-// join puts the pod on the host of its claim. If it does not fit, the pod notes why.
+// join places the pod on the host of its claim. If it does not fit, join records why.
 func (p *plan) join(ctx context.Context, pod *pending, claim *namedClaim, h *host) (found, error) {
 	variant, err := p.variant(pod.kind)
 	if err != nil {
@@ -90,8 +90,8 @@ func (p *plan) join(ctx context.Context, pod *pending, claim *namedClaim, h *hos
 	return found{p, h, left}, nil
 }
 
-// bestHost is the host that takes the most pods of the kind, of the earliest stage with a host that takes any: the
-// scheduler does not wait for a node if there is room now.
+// bestHost is the host with room for the most pods of the kind. Live hosts come before used, and these before idle
+// ones: the scheduler does not wait for a node if there is room now.
 func (p *plan) bestHost(ctx context.Context, k *kind, count int) (found, error) {
 	idle := p.idleHosts()
 	stages := [][]*host{p.live, p.used.list()}
@@ -114,7 +114,7 @@ func (p *plan) bestHost(ctx context.Context, k *kind, count int) (found, error) 
 	return found{}, ctx.Err()
 }
 
-// bestHostOf is the first host that takes the most pods.
+// bestHostOf is the first host with room for the most pods.
 func (p *plan) bestHostOf(ctx context.Context, hosts []*host, k *kind, count int) (found, error) {
 	best := found{plan: p}
 	most := 0
@@ -133,12 +133,12 @@ func (p *plan) bestHostOf(ctx context.Context, hosts []*host, k *kind, count int
 	return best, nil
 }
 
-// variant is a pod of the kind with those claims placed that the plan has placed.
+// variant is a pod of the kind with the claims placed that the plan has placed.
 func (p *plan) variant(k *kind) (*fit.Pod, error) {
 	return p.withPlaced(k, func(claim *namedClaim) bool { return p.hostOf(claim) != nil })
 }
 
-// follower is a pod of the kind that joins another.
+// follower is a pod of the kind that joins another, with all claims placed.
 func (p *planner) follower(k *kind) (*fit.Pod, error) {
 	if len(k.named) == 0 {
 		return k.example, nil

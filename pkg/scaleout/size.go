@@ -10,10 +10,10 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// size is how hard it is to find room for a pod.
+// size says how hard it is to find room for a pod.
 type size struct {
 	devices, constraints int
-	// narrow counts what the pod asks of a node's labels.
+	// narrow counts the pod's conditions on labels of nodes.
 	narrow      int
 	cpu, memory int64
 }
@@ -31,7 +31,7 @@ func (s size) compare(other size) int {
 // wholeNode is the weight of a request for all devices of a node.
 const wholeNode = 1 << 16
 
-// measure finds out how large the pods are.
+// measure sets size and requests.
 func (k *kind) measure() {
 	if k.example == nil {
 		return
@@ -52,7 +52,7 @@ func (k *kind) measure() {
 	k.measureClaims()
 }
 
-// measureClaims finds out how much the pods ask for of devices.
+// measureClaims adds the pods' claims to size.
 func (k *kind) measureClaims() {
 	claims, _ := k.example.Claims()
 	for _, claim := range claims {

@@ -5,14 +5,13 @@ import "slices"
 // chunk is how many values of a vector are copied when one changes.
 const chunk = 64
 
-// vector is a list that does not change: with gives another, which shares all but a chunk with it. The zero
-// vector is empty.
+// vector is an immutable list: with returns another, which shares all chunks but one. The zero vector is empty.
 type vector[T any] struct {
 	chunks []*[chunk]T
 	len    int
 }
 
-// at is the value at i; zero where none was set.
+// at is the value at i; zero if none was set.
 func (v vector[T]) at(i int) T {
 	if i >= v.len || v.chunks[i/chunk] == nil {
 		var none T
@@ -21,7 +20,7 @@ func (v vector[T]) at(i int) T {
 	return v.chunks[i/chunk][i%chunk]
 }
 
-// with is the vector with a value at i, beyond its end as well.
+// with is the vector with a value at i, which may be beyond its end.
 func (v vector[T]) with(i int, value T) vector[T] {
 	chunks := make([]*[chunk]T, max(len(v.chunks), i/chunk+1))
 	copy(chunks, v.chunks)

@@ -7,13 +7,13 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// unit is a device, or what partitions are of: a set of counters.
+// unit is a device, or the set of counters that partitions of a GPU share.
 type unit struct {
 	pool devices.PoolID
 	name string
 }
 
-// rest is what is free of a machine, counted once.
+// rest is the number of free units of a machine.
 func (p *planner) rest(m *fit.Machine) int {
 	count, known := p.rests[m]
 	if !known {
@@ -23,8 +23,8 @@ func (p *planner) rest(m *fit.Machine) int {
 	return count
 }
 
-// free counts the units of a machine that are not allocated, not even in part: eight GPUs that are also
-// offered in 200 partitions are eight.
+// free counts the units of which nothing is allocated. Eight GPUs that are also offered as 200 partitions are eight
+// units.
 func free(m *fit.Machine) int {
 	used := m.Used()
 	taken := map[unit]bool{}
@@ -45,10 +45,10 @@ func free(m *fit.Machine) int {
 	return count
 }
 
-// inUse reports whether anything of a machine is allocated.
+// inUse reports whether any device of a machine is allocated.
 func inUse(m *fit.Machine) bool { return len(m.Used()) > 0 }
 
-// units are what a device is made of: the sets of counters that it consumes, or itself.
+// units are the sets of counters that a device consumes, or the device itself.
 func units(slice *resourceapi.ResourceSlice, device resourceapi.Device) []unit {
 	pool := devices.PoolOf(slice)
 	if len(device.ConsumesCounters) == 0 {

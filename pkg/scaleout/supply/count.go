@@ -13,16 +13,16 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// mostGangs ends the counting of replicas of several kinds of pods: each is placed pod by pod.
+// mostGangs limits the counting of replicas of several kinds of pods: they are placed pod by pod.
 const mostGangs = 128
 
 const (
-	// mostReasons is how many groups a sentence names, longestReason how much it says of each, in bytes.
+	// mostReasons is the number of groups in a sentence, longestReason the bytes for each.
 	mostReasons   = 4
 	longestReason = 240
 )
 
-// Count counts for each of the samples.
+// Count counts the room for each sample, as if it were the only one.
 func Count(ctx context.Context, samples []Sample) []Supply {
 	all := make([]Supply, len(samples))
 	for i, sample := range samples {
@@ -39,7 +39,7 @@ func Count(ctx context.Context, samples []Sample) []Supply {
 	return all
 }
 
-// uncounted is why there is no count.
+// uncounted is the problem of a count that failed.
 func uncounted(err error) string {
 	if !errors.Is(err, fit.ErrSpent) {
 		return err.Error()
@@ -61,7 +61,7 @@ func (s Sample) count(ctx context.Context) (Supply, error) {
 	return explained(ctx, supply, pods).of(s.Members[0].Count), nil
 }
 
-// pods counts pods that are alike.
+// pods counts the room for pods that are alike.
 func (s Sample) pods(ctx context.Context, pods Pods) (Supply, error) {
 	if supply, together, err := pods.Together(ctx); together || err != nil {
 		return supply, err
@@ -84,7 +84,7 @@ func (s Sample) pods(ctx context.Context, pods Pods) (Supply, error) {
 	return supply, err
 }
 
-// bound drops what is more than can share the claim, the furthest first.
+// bound drops pods that exceed the sharers of the claim, the furthest first.
 func bound(s Supply, pods Pods) Supply {
 	claim, most := pods.Sharers()
 	if claim == "" {
@@ -99,7 +99,7 @@ func bound(s Supply, pods Pods) Supply {
 	return s
 }
 
-// gangs counts replicas of several kinds of pods. A replica is as far away as the furthest of its pods.
+// gangs counts the room for replicas of several kinds of pods. A replica is as far away as the furthest of its pods.
 func (s Sample) gangs(ctx context.Context) (Supply, error) {
 	for _, member := range s.Members {
 		if claim, _ := member.Pods.Sharers(); claim != "" {
@@ -130,8 +130,8 @@ func (s Sample) gangs(ctx context.Context) (Supply, error) {
 	return supply, nil
 }
 
-// explained says what ends the growth where nothing else does: first the groups that grow, then those that
-// would if they could, then those in which the pods do not fit.
+// explained adds what ends the room, unless Why says so already: first the groups that may grow, then those that may
+// not grow, then those in which the pods do not fit.
 func explained(ctx context.Context, s Supply, pods Pods) Supply {
 	if s.Why != "" {
 		return s

@@ -1,41 +1,41 @@
-// Package supply counts for how many more replicas there is room. It is values in and values out: it never
-// sees a plan. Package scaleout answers what nodes and groups take, and puts pods on a plan of its own.
+// Package supply counts the replicas for which there is room. It never sees a plan: package scaleout says how many pods
+// fit on hosts and in groups, and places pods on a plan of its own.
 package supply
 
 import "context"
 
-// Supply is for how many more replicas there is room. Each replica is counted as if it were the only one: two
-// of them may count the same devices.
+// Supply is the number of replicas for which there is room. Each kind of replica is counted as if it were the only one:
+// two of them may count the same devices.
 type Supply struct {
 	ID string
-	// Free are on live nodes, including those that headroom keeps: pods get those, too.
+	// Free are on live nodes. Devices that headroom keeps free count, because pods get them.
 	Free int
-	// Coming are on nodes that are starting, were asked for, or that the plan asks for.
+	// Coming are on nodes that are starting, were requested, or that the plan requests.
 	Coming int
-	// Provisionable are on nodes by which groups may grow beyond that, up to Max. Groups that only their operator
+	// Provisionable are on nodes by which groups may grow beyond that, up to Max. Groups that only an administrator
 	// scales have none.
 	Provisionable int
-	// Why is a sentence that says what ends the growth. It names the first few groups only.
+	// Why says in a sentence what ends the room. It names the first few groups only.
 	Why string
-	// Problem is why the replica cannot be planned, or was too much work to count: a sentence for its owner. All
+	// Problem says in a sentence for the replica's owner why it cannot be planned, or that counting took too long. All
 	// numbers are 0 then.
 	Problem string
 }
 
-// Max is where counting ends: a group without a maximum has room without end.
+// Max limits counting: a group without a maximum has room without end.
 const Max = 10000
 
-// Total is for how many more replicas there is, or can be, room.
+// Total is the number of replicas for which there is or can be room.
 func (s Supply) Total() int { return min(s.Free+s.Coming+s.Provisionable, Max) }
 
-// of makes replicas of so many pods each, of room for pods, from live nodes first.
+// of turns room for pods into room for replicas of several pods. Replicas take live nodes first.
 func (s Supply) of(pods int) Supply {
 	free, here, all := s.Free/pods, (s.Free+s.Coming)/pods, s.Total()/pods
 	s.Free, s.Coming, s.Provisionable = free, here-free, all-here
 	return s
 }
 
-// Add adds room on a kind of nodes.
+// Add adds room for pods on a kind of nodes.
 func (s *Supply) Add(at Place, pods int) {
 	n := s.number(at)
 	*n = min(*n+pods, Max)
@@ -51,69 +51,70 @@ type Place int
 // Places, the nearest first.
 const (
 	Live Place = iota
-	// Coming nodes are starting, or were asked for, or the plan asks for them.
+	// Coming nodes are starting, were requested, or the plan requests them.
 	Coming
 	// New nodes are beyond the plan.
 	New
 )
 
-// Sample is a replica for which room is counted.
+// Sample is a replica to count room for.
 type Sample struct {
 	// Problem is why it cannot be counted; empty: it can.
 	Problem string
-	// Members are its pods: several only for a replica that needs all of them.
+	// Members are its pods. A replica with several needs all of them.
 	Members []Member
-	// Trial begins a trial of pods.
+	// Trial begins a trial.
 	Trial func() Trial
 }
 
-// Member is a number of pods of a replica that are alike.
+// Member is a set of pods of a replica that are alike.
 type Member struct {
 	Pods  Pods
 	Count int
 }
 
-// Trial puts pods on nodes as the plan would, each after those before it. The plan does not change.
+// Trial places pods as the plan would, one after the other. The plan does not change.
 type Trial interface {
-	// Put puts up to n pods somewhere, and counts where. With less than n, Why may say what ends it.
+	// Put places up to n pods, and counts them. If there are fewer than n, Why may say what ends the room.
 	Put(ctx context.Context, pods Pods, n int) (Supply, error)
 }
 
 // Pods are any number of pods that are alike.
 type Pods interface {
-	// Sharers are how many more pods may share the claim that they name; with no name, they share none.
+	// Sharers is the number of further pods that may share the claim that they name. Without a name, they share no
+	// claim.
 	Sharers() (claim string, most int)
-	// Together is the room on the one node where pods that share a claim have to be; false: they may be on several.
+	// Together is the room on the one node on which pods that share a claim have to be; false: they may be on several.
 	Together(context.Context) (Supply, bool, error)
-	// Room is what hosts and groups take.
+	// Room is the room on hosts and in groups.
 	Room(context.Context) (Room, error)
-	// Groups is what the pods find in each group.
+	// Groups reports on each node group.
 	Groups(context.Context) []Group
 }
 
-// Room is what hosts take of pods, each as if it alone took any.
+// Room is the number of pods that fit on hosts, on each as if it were the only one with pods.
 type Room struct {
 	Hosts []Hosts
-	// Entangled reports that a pod on one host leaves other hosts less room.
+	// Entangled reports whether a pod on one host leaves less room on others.
 	Entangled bool
-	// Aborts is why the scheduler gives up on the pods, whatever nodes there are; usually empty.
+	// Aborts says why the scheduler gives up on the pods on all nodes; usually empty.
 	Aborts string
 }
 
 // Hosts are hosts that are alike.
 type Hosts struct {
 	At Place
-	// Number of the hosts, and Pods on each.
+	// Number is that of the hosts, and Pods that of the pods on each.
 	Number, Pods int
 }
 
-// Group is what pods find in a node group.
+// Group is the room for pods in a node group.
 type Group struct {
-	// Growth is by how many nodes it may grow.
+	// Growth is the number of nodes by which it may grow.
 	Growth int
 	// Fits reports whether a pod fits on an empty node, as far as that is known.
 	Fits bool
-	// Why says what ends the growth, with the group's name; Err is why that is not known.
+	// Why says what ends the growth, with the group's name. Err is why that is unknown.
 	Why string
 	Err error
 }
