@@ -11,30 +11,29 @@ import (
 	"github.com/mica-gpu/mica/pkg/devices"
 )
 
-// candidates knows which devices of a layout expressions select. The allocator evaluates them
-// anew each time that it is asked, for up to all devices; here a device that no request selects
-// is not shown to it at all.
+// candidates caches which devices of a layout expressions select. The allocator evaluates them on each call, for up to
+// all devices. Devices that no request selects are therefore hidden from it.
 type candidates struct {
-	// devices are all, slice by slice.
+	// devices are those of all slices, slice by slice.
 	devices []candidate
-	// alikes is how many of them differ in what expressions read.
+	// alikes is the number of kinds of devices that expressions can distinguish.
 	alikes int
-	// all reports that every device has to be shown, because one of them decides about its pool.
+	// all reports whether every device has to be shown, because one of them decides about its pool.
 	all bool
 	// selectors by their expressions.
 	selectors map[string]*selector
 }
 
-// candidate is a device, with the names under which the allocator's state has it.
+// candidate is a device with its IDs in the allocator's state.
 type candidate struct {
 	devices.Device
 	id     structured.DeviceID
 	shared structured.SharedDeviceID
-	// alike is equal for devices that no expression tells apart.
+	// alike is equal for devices that no expression can distinguish.
 	alike int
 }
 
-// selector is an expression with its answer for devices that are alike, once one was asked.
+// selector is an expression with its cached answers, one per kind of devices.
 type selector struct {
 	program *devices.Selector
 	answers []answer
@@ -46,7 +45,7 @@ const (
 	unasked answer = iota
 	yes
 	no
-	// failed is an error, which is the allocator's to tell.
+	// failed is an error. The allocator shall meet and report it.
 	failed
 )
 
@@ -82,7 +81,7 @@ func (c *Cluster) newCandidates(l *layout) *candidates {
 	return known
 }
 
-// own is what was put aside of a slice of the layout, if it counts.
+// own are the attributes of single GPUs that were put aside from the slice, if they count.
 func (l *layout) own(slice *resourceapi.ResourceSlice) devices.Own {
 	if !l.exact {
 		return nil
@@ -90,8 +89,8 @@ func (l *layout) own(slice *resourceapi.ResourceSlice) devices.Own {
 	return devices.OwnOf(slice)
 }
 
-// readHash is equal for devices that no expression tells apart: it has all that an expression
-// could read of a device but the attributes that none names.
+// readHash is equal for devices that no expression can distinguish: it covers all that expressions can read, but for
+// attributes that none names.
 func (c *Cluster) readHash(d *devices.Device) uint64 {
 	sum := hashCapacity(d.Capacity)
 	for name, value := range d.Attributes {
@@ -106,9 +105,8 @@ func (c *Cluster) readHash(d *devices.Device) uint64 {
 	return mix(sum, hashText(string(s)))
 }
 
-// provided reports whether a pool has the counters that a device consumes. One that consumes others
-// makes the whole pool invalid, and one with compatibility groups, which a stock scheduler does
-// not know, incomplete.
+// provided reports whether a pool has the counters that a device consumes. A device that consumes others makes the
+// whole pool invalid. One with compatibility groups, which a stock scheduler does not know, makes it incomplete.
 func provided(device *resourceapi.Device, sets map[string]map[string]resourceapi.Counter) bool {
 	for _, consumed := range device.ConsumesCounters {
 		if len(consumed.CompatibilityGroups) > 0 {
@@ -126,8 +124,8 @@ func provided(device *resourceapi.Device, sets map[string]map[string]resourceapi
 	return true
 }
 
-// candidates are the slices of a layout with those devices alone that the claims may get, and
-// those that are taken, which consume counters of others.
+// candidates are the slices of a layout, with only the devices that the claims may get and those that are taken,
+// because these consume counters of others.
 func (c *Cluster) candidates(ctx context.Context, l *layout, state structured.AllocatedState, claims []*resourceapi.ResourceClaim) []*resourceapi.ResourceSlice {
 	if l.known == nil {
 		l.known = c.newCandidates(l)
@@ -195,8 +193,8 @@ func (c *Cluster) selections(k *candidates, claims []*resourceapi.ResourceClaim)
 	return all
 }
 
-// any reports whether one of the requests may select a device. The selectors of one are asked by
-// turn until one says no, as the allocator does.
+// any reports whether one of the requests may select a device. Like the allocator, it evaluates the selectors of a
+// request until one does not match.
 func (k *candidates) any(ctx context.Context, device int, requests [][]*selector) bool {
 	return slices.ContainsFunc(requests, func(selectors []*selector) bool {
 		for _, s := range selectors {
@@ -212,7 +210,7 @@ func (k *candidates) any(ctx context.Context, device int, requests [][]*selector
 	})
 }
 
-// ask evaluates the expression on a device, unless its answer is known.
+// ask evaluates the expression on a device, unless the answer is cached.
 func (s *selector) ask(ctx context.Context, device candidate, known *answer) answer {
 	if *known != unasked {
 		return *known

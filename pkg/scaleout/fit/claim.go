@@ -12,7 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 )
 
-// classes are the device classes by name, and those that stand for an extended resource.
+// classes are the device classes, by name and by the extended resource that they provide.
 type classes struct {
 	byName     map[string]*resourceapi.DeviceClass
 	byResource map[corev1.ResourceName]*resourceapi.DeviceClass
@@ -33,8 +33,8 @@ func newClasses(all []*resourceapi.DeviceClass) classes {
 	return c
 }
 
-// preferred tells which of two classes for one resource the scheduler takes: the newer one, so
-// that clusters can move from one to the other.
+// preferred reports whether the scheduler prefers a class to another one for the same resource: it takes the newer, so
+// that clusters can migrate.
 func preferred(class, other *resourceapi.DeviceClass) bool {
 	if !class.CreationTimestamp.Time.Equal(other.CreationTimestamp.Time) {
 		return class.CreationTimestamp.After(other.CreationTimestamp.Time)
@@ -42,12 +42,12 @@ func preferred(class, other *resourceapi.DeviceClass) bool {
 	return class.Name < other.Name
 }
 
-// List is the allocator's.
+// List is for the allocator.
 func (c classes) List() ([]*resourceapi.DeviceClass, error) {
 	return slices.Collect(maps.Values(c.byName)), nil
 }
 
-// Get is the allocator's.
+// Get is for the allocator.
 func (c classes) Get(name string) (*resourceapi.DeviceClass, error) {
 	class, ok := c.byName[name]
 	if !ok {
@@ -56,7 +56,7 @@ func (c classes) Get(name string) (*resourceapi.DeviceClass, error) {
 	return class, nil
 }
 
-// names are those that exist, for who mistyped one.
+// names lists the existing classes, for a user who mistyped one.
 func (c classes) names() string {
 	if len(c.byName) == 0 {
 		return "there are no device classes"
@@ -64,14 +64,14 @@ func (c classes) names() string {
 	return "there are " + strings.Join(sortedKeys(c.byName), ", ")
 }
 
-// demand is claims that are allocated together. It does not change.
+// demand is claims that are allocated together. It is immutable.
 type demand struct {
 	claims []*resourceapi.ResourceClaim
-	// names are what people call them.
+	// names are what the pod's owner calls them.
 	names []string
 }
 
-// named lists the claims.
+// named lists the names in a sentence.
 func (d *demand) named() string {
 	last := len(d.names) - 1
 	if last == 0 {
@@ -80,8 +80,8 @@ func (d *demand) named() string {
 	return strings.Join(d.names[:last], ", ") + " and " + d.names[last]
 }
 
-// readClaim checks a claim's requests, learns what they ask for, and gives the claim with what
-// the API server would fill in.
+// readClaim checks a claim's requests, adds what they ask for to the vocabulary, and returns the claim with the API
+// server's defaults.
 func (c *Cluster) readClaim(claim *resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, error) {
 	claim = defaulted(claim)
 	for _, request := range claim.Spec.Devices.Requests {
@@ -133,8 +133,7 @@ func (c *Cluster) readSelectors(selectors []resourceapi.DeviceSelector) error {
 	return nil
 }
 
-// defaulted is the claim as the API server would store it: what a claim template or a headroom
-// makes has not been there yet.
+// defaulted is the claim with the API server's defaults, which claims from a template or a headroom lack.
 func defaulted(claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 	complete := true
 	for mode, count := range counts(claim) {
@@ -153,7 +152,7 @@ func defaulted(claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 	return claim
 }
 
-// counts are the mode and the count of each request and alternative of a claim.
+// counts yields the mode and the count of each request and alternative of a claim.
 func counts(claim *resourceapi.ResourceClaim) iter.Seq2[*resourceapi.DeviceAllocationMode, *int64] {
 	return func(yield func(*resourceapi.DeviceAllocationMode, *int64) bool) {
 		for i := range claim.Spec.Devices.Requests {
@@ -170,7 +169,8 @@ func counts(claim *resourceapi.ResourceClaim) iter.Seq2[*resourceapi.DeviceAlloc
 	}
 }
 
-// Alternatives are the ways to satisfy a request, best first. Those of firstAvailable are named request/alternative.
+// Alternatives returns the ways to satisfy a request, best first. Those of firstAvailable are named
+// request/alternative.
 func Alternatives(r resourceapi.DeviceRequest) []resourceapi.DeviceSubRequest {
 	if e := r.Exactly; e != nil {
 		return []resourceapi.DeviceSubRequest{{

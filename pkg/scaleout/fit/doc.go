@@ -1,5 +1,4 @@
-// Package fit reports whether a pod fits on a node, live or imagined, and what is left of the
-// node then. It runs the scheduler's own allocator and selectors, and knows what the
-// scheduler's filters know of CPU, memory, taints and labels. It is pure: no client, no
-// clock. It never decides which node is best, or what to do when none fits.
+// Package fit reports whether a pod fits on a node, and what is then left of the node. The node need not exist. Package
+// fit runs the scheduler's own allocator and selectors, and filters by CPU, memory, taints and labels like the
+// scheduler. It is pure: no client, no clock. It never decides which node is best, or what to do if none fits.
 package fit

@@ -14,10 +14,9 @@ import (
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
 
-// extendedRequests are the requests for devices that the scheduler makes of a pod's requests
-// for one extended resource: one for each container that runs as long as the pod, and one for
-// what the greediest of the init containers before them needs more than those leave it. Their
-// names, which are also the allocator's order, are the scheduler's.
+// extendedRequests are the requests for devices that the scheduler makes for one extended resource of a pod: one for
+// each container that runs as long as the pod, and one for the init container that needs the most beyond what these
+// containers leave it. The names are the scheduler's. They also determine the allocator's order.
 func extendedRequests(pod *corev1.Pod, name corev1.ResourceName, class string) []resourceapi.DeviceRequest {
 	containers := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
 	lasting := make([]int64, len(containers))
@@ -50,7 +49,7 @@ func extendedRequests(pod *corev1.Pod, name corev1.ResourceName, class string) [
 	return requests
 }
 
-// whole64 is how much a container requests.
+// whole64 is the number that a container requests.
 func whole64(c *corev1.Container, name corev1.ResourceName) int64 {
 	quantity := c.Resources.Requests[name]
 	n, ok := quantity.AsInt64()

@@ -13,21 +13,21 @@ import (
 // Facts are what all placements share.
 type Facts struct {
 	Classes []*resourceapi.DeviceClass
-	// Claims are all of the cluster: what is allocated to them is taken.
+	// Claims are all claims of the cluster: devices that are allocated to them are taken.
 	Claims []*resourceapi.ResourceClaim
-	// Slices are all that are published, with DeviceTaintRules applied.
+	// Slices are all published ones, with DeviceTaintRules applied.
 	Slices []*resourceapi.ResourceSlice
-	// Pods are all of the cluster, those on nodes and those that wait: their required affinity
-	// to pods decides which labels of pods tell kinds and machines apart.
+	// Pods are all pods of the cluster. Their required affinity to pods decides which labels of pods distinguish kinds
+	// and machines.
 	Pods []*corev1.Pod
-	// Selectors are those that were compiled before, for other facts; nil: none.
+	// Selectors caches compiled expressions; nil: no cache.
 	Selectors *devices.Selectors
 }
 
 // Cluster places pods on machines. It is not safe for concurrent use.
 //
-// All pods have to be read (Pod) before the first machine is made (Machine): what they ask for
-// decides what tells machines apart.
+// All pods have to be read (Pod) before the first machine is made (Machine): machines are distinguished only by what
+// pods ask for.
 type Cluster struct {
 	classes   classes
 	taken     map[devices.PoolID][]devices.Holding
@@ -41,20 +41,20 @@ type Cluster struct {
 	demands map[string]*demand
 	traits  map[string]*traits
 	layouts map[string]*layout
-	// contents are of slices by where they are in memory, numbers by what they are.
+	// contents has the contents of slices by their places in memory, numbers by what they are.
 	contents map[place]content
 	numbers  map[string]int
 	machines map[machineKey]*Machine
 
-	// separate keeps alike machines apart, which tests compare with.
+	// separate makes a machine for each node, for tests that compare.
 	separate bool
-	// scratch is reused: signatures of layouts are long.
+	// scratch is a reused buffer: signatures of layouts are long.
 	scratch signature
-	// epochs counts the states that Shared and Commit have made.
+	// epochs counts the states that Shared and Commit have returned.
 	epochs int
 }
 
-// New reads the facts.
+// New returns a cluster without pods and machines.
 func New(facts Facts) *Cluster {
 	if facts.Selectors == nil {
 		facts.Selectors = devices.NewSelectors()
@@ -83,38 +83,38 @@ func New(facts Facts) *Cluster {
 	return c
 }
 
-// Machine is a node in one state of use. It does not change: placing a pod gives another.
-// Machines on which every pod fares alike, whatever their names, are one pointer.
+// Machine is a node in one state of use. It is immutable: placing a pod returns another. Nodes with the same answers
+// for every pod are one Machine, whatever their names.
 type Machine struct {
 	traits    *traits
 	load      load
 	inventory *inventory
-	// takes are devices of the network that pods on this machine were given.
+	// takes are devices of the network that were given to pods on this machine.
 	takes  []*take
 	origin *origin
 	placed map[attempt]outcome
 }
 
-// origin is the node by which a machine is shown.
+// origin is the first node with this machine, which stands for all of them.
 type origin struct {
 	object *corev1.Node
 	slices []*resourceapi.ResourceSlice
 	pools  []devices.PoolID
 }
 
-// machineKey is equal for machines on which every pod fares alike.
+// machineKey is equal for machines with the same answers for every pod.
 type machineKey struct {
 	traits      *traits
 	inventory   *inventory
 	load, takes string
-	// serial is of machines that share nothing.
+	// serial is unique if machines are separate.
 	serial int
 }
 
-// attempt is a pod that is tried on a machine.
+// attempt is the key of a cached placement.
 type attempt struct {
 	pod *Pod
-	// epoch is 0 where nothing but the machine counts.
+	// epoch is 0 if only the machine counts.
 	epoch int
 }
 
@@ -123,16 +123,15 @@ type outcome struct {
 	miss    *Miss
 }
 
-// Node is how the machine is made.
+// Node is what a Machine is made of.
 type Node struct {
-	// Object has labels, taints and allocatable resources. Startup taints and those of
-	// nodes that are starting are removed by who calls, where the node is to count as started.
+	// Object has labels, taints and allocatable resources. If a starting node shall count as started, the caller
+	// removes its startup taints.
 	Object *corev1.Node
-	// Slices of the node, live or imagined; those in Facts.Slices of the same node do not
-	// count besides. They have the node's name in spec.nodeName: those of the network come
-	// with Facts.Slices.
+	// Slices are those of the node, and replace its slices in Facts.Slices. All of them have its name in spec.nodeName.
+	// Slices of the network are in Facts.Slices only.
 	Slices []*resourceapi.ResourceSlice
-	// Pods are on the node, or will be in any case, as those of DaemonSets.
+	// Pods are on the node, or will be in any case, such as those of DaemonSets.
 	Pods []*corev1.Pod
 }
 
@@ -159,7 +158,7 @@ func (c *Cluster) Machine(n Node) *Machine {
 	})
 }
 
-// machine is the one of all that are alike.
+// machine returns the one machine for all that are alike.
 func (c *Cluster) machine(m Machine) *Machine {
 	key := machineKey{traits: m.traits, inventory: m.inventory, load: m.load.key(), takes: takesKey(m.takes)}
 	if c.separate {
@@ -173,13 +172,13 @@ func (c *Cluster) machine(m Machine) *Machine {
 	return &m
 }
 
-// Object is a node that stands for all that are the same machine.
+// Object is a node that stands for all nodes with this machine.
 func (m *Machine) Object() *corev1.Node { return m.origin.object }
 
-// Slices are those of Object, and those of the network that it reaches.
+// Slices are those of Object, with those of the network that it reaches.
 func (m *Machine) Slices() []*resourceapi.ResourceSlice { return m.origin.slices }
 
-// Used is what of the devices in Slices is taken.
+// Used is the use of the devices in Slices.
 func (m *Machine) Used() devices.Use {
 	used := make(devices.Use, len(m.inventory.used))
 	for id, taken := range m.inventory.used {
@@ -192,12 +191,10 @@ func (m *Machine) Used() devices.Use {
 // Miss is why a pod does not fit.
 type Miss struct {
 	Reason Reason
-	// Text is a sentence with numbers; for ReasonDevices it only says which claim, and
-	// pkg/scaleout/explain finds out more.
+	// Text is a sentence with numbers. For ReasonDevices it only names the claim; pkg/scaleout/explain finds out more.
 	Text string
-	// Aborts reports that the scheduler, too, cannot reports whether the pod fits, because an
-	// expression fails at run time or the search takes too long: it then gives up on the pod
-	// altogether, whatever other nodes have.
+	// Aborts reports whether the scheduler gives up on the pod on all nodes, because an expression fails at run time or
+	// the search takes too long.
 	Aborts bool
 }
 

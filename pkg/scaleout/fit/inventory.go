@@ -12,7 +12,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/devices"
 )
 
-// allocations are what claims have, by pool.
+// allocations are the allocated devices, by pool.
 func allocations(claims []*resourceapi.ResourceClaim) map[devices.PoolID][]devices.Holding {
 	taken := map[devices.PoolID][]devices.Holding{}
 	for _, claim := range claims {
@@ -23,14 +23,14 @@ func allocations(claims []*resourceapi.ResourceClaim) map[devices.PoolID][]devic
 	return taken
 }
 
-// inventory is a layout in a state of use. It does not change.
+// inventory is a layout in a state of use. It is immutable.
 type inventory struct {
 	layout   *layout
 	used     devices.Use
 	outcomes map[*demand]allocation
 }
 
-// allocation is what an inventory has for a demand.
+// allocation is the answer of an inventory to a demand: what is left and what is taken of the network, or a miss.
 type allocation struct {
 	inventory *inventory
 	take      *take
@@ -47,8 +47,7 @@ func (l *layout) inventory(used devices.Use) *inventory {
 	return known
 }
 
-// allocate asks the allocator once for all machines with the same inventory, where nothing
-// but the inventory counts.
+// allocate runs the allocator once for all machines with the same inventory, if only the inventory counts.
 func (s Shared) allocate(ctx context.Context, m *Machine, d *demand) (allocation, error) {
 	if known, ok := m.inventory.outcomes[d]; ok {
 		return known, nil
@@ -75,7 +74,7 @@ func (s Shared) search(ctx context.Context, m *Machine, d *demand) (allocation, 
 	return c.left(m.inventory, results), nil
 }
 
-// ask runs the scheduler's allocator for claims of a demand, as far as the budget goes.
+// ask runs the scheduler's allocator for claims of a demand, within the budget.
 func (c *Cluster) ask(ctx context.Context, l *layout, state structured.AllocatedState, d *demand, claims []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
 	search := &metered{Context: ctx, most: c.budget.of(d)}
 	results, err := c.run(search, l, state, claims)
@@ -95,7 +94,7 @@ func (c *Cluster) run(search *metered, l *layout, state structured.AllocatedStat
 	return allocator.Allocate(search, l.node, claims)
 }
 
-// left is the inventory without what was given.
+// left is the inventory without the allocated devices.
 func (c *Cluster) left(from *inventory, results []resourceapi.AllocationResult) allocation {
 	used := from.used.Clone()
 	var ofNetwork []devices.Holding
@@ -111,7 +110,7 @@ func (c *Cluster) left(from *inventory, results []resourceapi.AllocationResult) 
 	return allocation{inventory: from.layout.inventory(used), take: c.network.take(ofNetwork)}
 }
 
-// missOfError tells what the allocator could not do.
+// missOfError is the miss for an error of the allocator.
 func missOfError(l *layout, d *demand, err error) *Miss {
 	miss := &Miss{Reason: ReasonDevices, Aborts: !errors.Is(err, structured.ErrFailedAllocationOnNode)}
 	if errors.Is(err, ErrSpent) {
@@ -123,8 +122,8 @@ func missOfError(l *layout, d *demand, err error) *Miss {
 	return miss
 }
 
-// anonymous is the allocator's error without the names of the first pod's claims and the first
-// node's pools, for which it was asked: it is told of all that are alike.
+// anonymous is the allocator's error without the names of claims and pools. The allocator ran for the first pod on the
+// first node, but the error stands for all that are alike.
 func anonymous(l *layout, d *demand, err error) string {
 	var pairs []string
 	for i, claim := range d.claims {
@@ -136,7 +135,7 @@ func anonymous(l *layout, d *demand, err error) string {
 	return strings.NewReplacer(pairs...).Replace(err.Error())
 }
 
-// missOfDevices names the first claim that cannot be had even alone.
+// missOfDevices names the first claim that cannot be allocated even alone.
 func (c *Cluster) missOfDevices(ctx context.Context, l *layout, state structured.AllocatedState, d *demand) *Miss {
 	if len(d.claims) == 1 {
 		return &Miss{Reason: ReasonDevices, Text: d.named() + " cannot be allocated"}

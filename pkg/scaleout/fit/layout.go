@@ -13,25 +13,24 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// layout is the devices of nodes that are alike, by the names of the first of them.
+// layout is the devices of nodes that are alike, with the names of the first node.
 type layout struct {
 	node   *corev1.Node
 	slices []*resourceapi.ResourceSlice
 	pools  []devices.PoolID
-	// networked reports that devices of the network are within reach, exact that it counts which
-	// GPUs of the world the devices are.
+	// networked reports whether the nodes reach devices of the network, exact whether the identities of GPUs count.
 	networked   bool
 	exact       bool
 	inventories map[string]*inventory
 	known       *candidates
 }
 
-// localPools are the pools that are the node's alone, in the allocator's order.
+// localPools are the pools of the node alone, in the allocator's order.
 func localPools(n Node, network *network) []devices.Pool {
 	return slices.DeleteFunc(devices.OfNode(n.Object.Name, n.Slices), func(p devices.Pool) bool { return network.pools[p.ID] })
 }
 
-// layout is the one of all nodes on which every claim fares alike.
+// layout returns the one layout for all nodes with the same answers for every claim.
 func (c *Cluster) layout(n Node, pools []devices.Pool) *layout {
 	reach := c.network.reach(n.Object)
 	s := c.layoutSignature(pools, reach)
@@ -52,7 +51,7 @@ func (c *Cluster) layout(n Node, pools []devices.Pool) *layout {
 	return l
 }
 
-// visible are the slices with devices that a node's pods can get.
+// visible are the slices with devices for the node's pods.
 func (c *Cluster) visible(n Node, pools []devices.Pool) []*resourceapi.ResourceSlice {
 	var all []*resourceapi.ResourceSlice
 	for _, pool := range pools {
@@ -64,10 +63,10 @@ func (c *Cluster) visible(n Node, pools []devices.Pool) []*resourceapi.ResourceS
 	return all
 }
 
-// layoutSignature is equal where the allocator finds the same, in the same order. Names of the
-// node's pools count only for their order among those of the network, and of attributes only
-// what an expression reads or a constraint compares; what is compared with devices of the network counts by its
-// value. The next call overwrites it.
+// layoutSignature is equal for nodes on which the allocator finds the same, in the same order. Names of the node's
+// pools count only for their order among those of the network. Attributes count only if an expression reads or a
+// constraint compares them; if they are compared with devices of the network, their values count. The next call
+// overwrites the result.
 func (c *Cluster) layoutSignature(pools []devices.Pool, reach []reached) signature {
 	s := c.scratch[:0]
 	defer func() { c.scratch = s }()
@@ -93,15 +92,15 @@ func (c *Cluster) layoutSignature(pools []devices.Pool, reach []reached) signatu
 	return s
 }
 
-// exact reports whether it counts which GPU of the world a device is: an expression asks for that,
-// or devices of the network are compared with it.
+// exact reports whether the identities of GPUs count: an expression reads them, or constraints may compare them with
+// devices of the network.
 func (c *Cluster) exact(networked bool) bool {
 	return networked || c.words.everything || c.words.read[gpu.AttributeUUID] || c.words.read[gpu.AttributeParentUUID]
 }
 
-// content is what of a slice's devices and counters counts.
+// content is what counts of a slice's devices and counters.
 type content struct {
-	// number is the same where all is the same but the values of compared.
+	// number is equal for slices that differ only in the values of compared.
 	number   int
 	compared []comparand
 }
@@ -118,13 +117,13 @@ type idValue struct {
 	value uint64
 }
 
-// place is where a slice's content is in memory, which many slices share: see devices.Compactor.
+// place is the place of a slice's content in memory. Many slices share it: see devices.Compactor.
 type place struct {
 	devices  *resourceapi.Device
 	counters *resourceapi.CounterSet
 }
 
-// content reads a slice, and shared content once.
+// content reads a slice. It reads shared content once.
 func (c *Cluster) content(slice *resourceapi.ResourceSlice, networked bool) content {
 	if c.exact(networked) {
 		return c.read(slice, devices.OwnOf(slice), networked)
@@ -167,7 +166,7 @@ func (c *Cluster) read(slice *resourceapi.ResourceSlice, own devices.Own, networ
 	return read
 }
 
-// device adds all of a device but its attributes.
+// device adds a device without its attributes.
 func (s *signature) device(d *resourceapi.Device) {
 	s.text(d.Name)
 	s.hash(hashCapacity(d.Capacity))
@@ -200,10 +199,10 @@ func numbered[K comparable](numbers map[K]int, key K) int {
 	return n
 }
 
-// attributesHash is the same in whatever order the map gives them. Compared are sorted by their names;
-// with devices of the network within reach, their values are in the hash.
+// attributesHash does not depend on the order of the map. If devices of the network are within reach, it covers all
+// values. Otherwise compared has the attributes that are only compared, sorted by name.
 func (c *Cluster) attributesHash(attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute, own devices.Own, networked bool) (sum uint64, compared []comparand) {
-	for name := range attributes { // without the values, which are large, and few count
+	for name := range attributes { // without the values: they are large, and few count
 		a := c.words.attribute(name)
 		if !a.read && !a.compared {
 			continue

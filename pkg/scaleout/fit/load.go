@@ -11,24 +11,23 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
-// load is what a node's pods leave. It does not change.
+// load is what a node's pods leave of it, besides devices. It is immutable.
 type load struct {
-	// free are the resources that pods request, in the vocabulary's order: CPU in thousandths,
-	// others in units. Pods are how many more there can be.
+	// free are the resources that pods request, in the order of the vocabulary: CPU in thousandths, others in units.
+	// pods is the number of further pods.
 	free []int64
 	pods int64
-	// ports of the node that are taken, and the pods that have affinities or to which others
-	// have, both in order.
+	// ports are taken. neighbors are the pods that have affinities or that affinities may select. Both are sorted.
 	ports     []hostPort
 	neighbors []*neighbor
 }
 
-// request is what a pod asks for of a resource.
+// request is a pod's request for a resource.
 type request struct {
 	name   corev1.ResourceName
 	index  int
 	amount int64
-	// extended tells that devices can stand for it, where the node does not have it.
+	// extended reports whether devices provide it if the node does not offer it.
 	extended bool
 }
 
@@ -50,7 +49,7 @@ func (p hostPort) conflicts(other hostPort) bool {
 		(p.ip == other.ip || p.ip == anyAddress || other.ip == anyAddress)
 }
 
-// amount is a quantity in the unit in which the scheduler counts it.
+// amount is a quantity in the scheduler's unit.
 func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 	if name == corev1.ResourceCPU {
 		return q.MilliValue()
@@ -58,7 +57,7 @@ func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 	return q.Value()
 }
 
-// load is what a node has besides what its pods request.
+// load is that of a node with its pods.
 func (c *Cluster) load(n Node) load {
 	l := load{free: make([]int64, len(c.words.resources))}
 	allocatable := n.Object.Status.Allocatable
@@ -118,7 +117,7 @@ func (l *load) key() string {
 	return string(s)
 }
 
-// portsOf are those that the pod's containers keep while it runs.
+// portsOf are the host ports of containers that run as long as the pod.
 func portsOf(pod *corev1.Pod) []hostPort {
 	var ports []hostPort
 	containers := pod.Spec.Containers
@@ -146,7 +145,7 @@ func sidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
-// missOfPorts tells which port is taken.
+// missOfPorts is the miss for a port that is taken.
 func (l *load) missOfPorts(p *Pod) *Miss {
 	for _, want := range p.ports {
 		for _, taken := range l.ports {
@@ -158,7 +157,7 @@ func (l *load) missOfPorts(p *Pod) *Miss {
 	return nil
 }
 
-// with is what the pod leaves.
+// with is the load with one more pod.
 func (l *load) with(p *Pod, h *traits) (load, *Miss) {
 	if l.pods < 1 {
 		return load{}, &Miss{Reason: ReasonResources, Text: "the node has as many pods as it may have"}
@@ -167,7 +166,7 @@ func (l *load) with(p *Pod, h *traits) (load, *Miss) {
 	left := load{free: slices.Clone(l.free), pods: l.pods - 1, ports: l.ports, neighbors: l.neighbors}
 	for _, r := range p.requests {
 		if r.extended && !h.offers[r.name] {
-			continue // devices stand for it
+			continue // devices provide it
 		}
 		if r.amount > 0 && r.amount > l.free[r.index] {
 			short = append(short, fmt.Sprintf("%s of %s (%s free)", written(r.name, r.amount), r.name, written(r.name, max(0, l.free[r.index]))))

@@ -11,18 +11,18 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// neighborhood knows of pods what affinity between pods asks for: their namespace, the labels
-// that terms name, and their own required anti-affinity on one node.
+// neighborhood knows what affinity between pods reads: a pod's namespace, the labels that terms name, and its own
+// required anti-affinity on one node.
 type neighborhood struct {
-	// asked reports that any pod has required affinity to others, labels which ones count then.
+	// asked reports whether any pod has required affinity or anti-affinity. labels are those that their terms name.
 	asked  bool
 	labels map[string]bool
 	known  map[string]*neighbor
-	// somewhere are those on nodes that were made machines.
+	// somewhere has the neighbors on all machines.
 	somewhere map[*neighbor]bool
 }
 
-// neighbor is all pods that are alike to affinity. It does not change.
+// neighbor stands for all pods that affinity cannot distinguish. It is immutable.
 type neighbor struct {
 	serial    int
 	namespace string
@@ -30,7 +30,7 @@ type neighbor struct {
 	repels    []term
 }
 
-// term is a required affinity to pods on the same node.
+// term is a required affinity or anti-affinity to pods on the same node.
 type term struct {
 	everywhere bool
 	namespaces []string
@@ -46,7 +46,7 @@ func newNeighborhood(pods []*corev1.Pod) neighborhood {
 	return n
 }
 
-// readTerms learns which labels the pod's terms name.
+// readTerms adds the labels that the pod's terms name.
 func (n *neighborhood) readTerms(pod *corev1.Pod) {
 	for _, t := range slices.Concat(required(pod), repelled(pod)) {
 		n.asked = true
@@ -62,7 +62,7 @@ func (n *neighborhood) readTerms(pod *corev1.Pod) {
 	}
 }
 
-// required are the pod's required affinities to pods, repelled its anti-affinities.
+// required are the pod's required affinity terms, repelled its anti-affinity terms.
 func required(pod *corev1.Pod) []corev1.PodAffinityTerm {
 	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAffinity == nil {
 		return nil
@@ -77,7 +77,7 @@ func repelled(pod *corev1.Pod) []corev1.PodAffinityTerm {
 	return pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 }
 
-// of gives what is known of a pod; nil where no pod has affinities.
+// of returns the neighbor of a pod; nil if no pod has affinities.
 func (n *neighborhood) of(pod *corev1.Pod) *neighbor {
 	if !n.asked {
 		return nil
@@ -106,7 +106,7 @@ func (n *neighborhood) of(pod *corev1.Pod) *neighbor {
 	return n.known[key]
 }
 
-// notePods notes the pods of a node.
+// notePods records the pods of a node.
 func (c *Cluster) notePods(pods []*corev1.Pod) {
 	for _, pod := range pods {
 		if which := c.neighbors.of(pod); which != nil && !Ended(pod) {
@@ -115,9 +115,8 @@ func (c *Cluster) notePods(pods []*corev1.Pod) {
 	}
 }
 
-// understood are the terms of a pod that is on a node already which can be told from one node:
-// what such a pod has against pods in its zone, or in namespaces by their labels, is not known
-// here, and is left to the scheduler.
+// understood are the terms of a running pod that depend on one node alone. Its anti-affinity to pods in its zone, or in
+// namespaces by their labels, is left to the scheduler.
 func understood(pod *corev1.Pod, all []corev1.PodAffinityTerm) []term {
 	var terms []term
 	for i := range all {
@@ -128,7 +127,7 @@ func understood(pod *corev1.Pod, all []corev1.PodAffinityTerm) []term {
 	return terms
 }
 
-// errOtherNodes is why some terms are not understood.
+// errOtherNodes says why some terms are not supported.
 var errOtherNodes = errors.New("it depends on what runs on other nodes, which is not planned here; use the topology key kubernetes.io/hostname, or make it preferred")
 
 func newTerm(pod *corev1.Pod, t *corev1.PodAffinityTerm) (term, error) {
@@ -165,7 +164,7 @@ func matchesAll(terms []term, n *neighbor) bool {
 	return true
 }
 
-// pastNeighbors is what the pods on the machine have against the pod, or it against them.
+// pastNeighbors is the miss for a taken port, or for the affinity of the pod or of pods on the machine.
 func (s Shared) pastNeighbors(m *Machine, p *Pod) *Miss {
 	if miss := m.load.missOfPorts(p); miss != nil {
 		return miss
@@ -194,8 +193,8 @@ func (s Shared) pastNeighbors(m *Machine, p *Pod) *Miss {
 	return nil
 }
 
-// attracted reports whether a pod that the pod has to be with is on the machine. The first of
-// pods that have to be with each other may be anywhere.
+// attracted reports whether the pod's affinity allows the machine. The first of pods that have to be together may be
+// anywhere.
 func (s Shared) attracted(m *Machine, p *Pod) bool {
 	if !m.traits.named() {
 		return false

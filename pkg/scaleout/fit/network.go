@@ -13,8 +13,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/devices"
 )
 
-// features are those that a stock Kubernetes 1.37 has on: see AllocatorFeatures of the
-// scheduler's plugin and the defaults of its feature gates.
+// features are those of a stock Kubernetes 1.37: see AllocatorFeatures of the scheduler's plugin and the defaults of
+// its feature gates.
 var features = structured.Features{
 	AdminAccess:            true,
 	ConsumableCapacity:     true,
@@ -24,18 +24,18 @@ var features = structured.Features{
 	PrioritizedList:        true,
 }
 
-// network has the pools that are not one node's alone.
+// network has the pools that more than one node may use.
 type network struct {
 	ids    []devices.PoolID
 	pools  map[devices.PoolID]bool
 	slices []*resourceapi.ResourceSlice
-	// used is what claims have of them.
+	// used is their use by claims.
 	used devices.Use
-	// takes counts the takes that were made.
+	// takes counts the takes, to number them.
 	takes int
 }
 
-// take is what a placement took of the network.
+// take is the devices of the network that a placement took.
 type take struct {
 	serial int
 	held   []devices.Holding
@@ -47,7 +47,7 @@ func (t *take) addTo(used devices.Use) {
 	}
 }
 
-// newNetwork finds the pools whose slices are not all of one node.
+// newNetwork finds the pools whose slices do not all belong to one node.
 func newNetwork(all []*resourceapi.ResourceSlice) network {
 	n := network{pools: map[devices.PoolID]bool{}, used: devices.Use{}}
 	owner := map[devices.PoolID]string{}
@@ -73,17 +73,17 @@ func newNetwork(all []*resourceapi.ResourceSlice) network {
 	return n
 }
 
-// reached is a slice of the network with devices that a node's pods can get.
+// reached is a slice of the network with devices for a node's pods.
 type reached struct {
 	id    devices.PoolID
 	index int
 	slice *resourceapi.ResourceSlice
-	// devices tells for each whether it is among them, where that differs.
+	// devices reports for each device whether the node reaches it; nil: it reaches all.
 	devices []bool
 }
 
-// reach are the slices of the network that the node reaches. A selector that cannot be parsed
-// counts as one that matches, so that the allocator meets it and says so.
+// reach are the slices of the network that the node reaches. A selector that cannot be parsed counts as matching, so
+// that the allocator reports it.
 func (n *network) reach(node *corev1.Node) []reached {
 	var all []reached
 	for i, slice := range n.slices {
@@ -111,7 +111,7 @@ func matches(node *corev1.Node, name *string, everywhere *bool, selector *corev1
 	return ok || err != nil
 }
 
-// reached writes the slices of the first pool, and gives the others.
+// reached adds the slices of the first pool, and returns the others.
 func (s *signature) reached(all []reached) []reached {
 	first := all[0].id
 	s.text("network")
@@ -126,7 +126,7 @@ func (s *signature) reached(all []reached) []reached {
 	return all
 }
 
-// take notes what a placement would take of the network; nil where it takes nothing.
+// take numbers what a placement would take of the network; nil if it takes nothing.
 func (n *network) take(held []devices.Holding) *take {
 	if len(held) == 0 {
 		return nil

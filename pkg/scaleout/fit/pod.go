@@ -16,18 +16,18 @@ import (
 
 // PodClaim is a claim as a pod names it.
 type PodClaim struct {
-	// Name is that in the pod's spec.resourceClaims.
+	// Name is its name in the pod's spec.resourceClaims.
 	Name string
-	// Claim is the object, or what the claim's template will make of it.
+	// Claim is the object, as it exists or as its template will create it.
 	Claim *resourceapi.ResourceClaim
-	// Shared reports that the claim is no pod's own: other pods may name it.
+	// Shared reports whether other pods may name the claim.
 	Shared bool
-	// Placed reports that the claim is allocated, in the API or by an earlier placement: it
-	// takes nothing more. Who calls sees to it that the pod goes to the claim's node.
+	// Placed reports whether the claim is allocated, in the API or by an earlier placement. The pod then takes no
+	// devices for it, and the caller places the pod on the claim's node.
 	Placed bool
 }
 
-// Pod is a pod with its claims, or many that are alike.
+// Pod stands for all pods that are alike, with their claims.
 type Pod struct {
 	kind   string
 	object *corev1.Pod
@@ -39,33 +39,32 @@ type Pod struct {
 
 	requests []request
 	ports    []hostPort
-	// self is what others' affinity sees of the pod; nil where no pod has affinities.
+	// self is what the affinity of other pods can select; nil if no pod has affinities.
 	self                   *neighbor
 	affinity, antiAffinity []term
 
-	// claims are to be allocated, bound are allocated.
+	// claims are to be allocated, bound are allocated in the API.
 	claims []PodClaim
 	bound  []boundClaim
-	// extended are the requests for devices that stand for resources.
+	// extended are the requests for devices, by extended resource.
 	extended map[corev1.ResourceName][]resourceapi.DeviceRequest
-	// demands are what is to be allocated, by which resources devices stand for.
+	// demands caches what is to be allocated on nodes with these traits.
 	demands map[*traits]*demand
 }
 
-// boundClaim is a claim that is allocated on some nodes.
+// boundClaim is a claim that is allocated for certain nodes.
 type boundClaim struct {
 	name     string
 	terms    []corev1.NodeSelectorTerm
 	selector *nodeaffinity.NodeSelector
 }
 
-// Pod reads a pod. The error is a sentence for the pod's owner: a class that does not exist,
-// an expression that does not compile or costs too much, a constraint on other nodes that
-// is not understood here.
+// Pod reads a pod. The error is a sentence for the pod's owner: a class does not exist, an expression does not compile
+// or costs too much, or a constraint on other nodes is not supported.
 //
-// Required affinity and anti-affinity to pods are understood for the topology key
-// kubernetes.io/hostname; spread constraints that must hold are not. Volumes are not looked
-// at: a pod whose volume is in another zone than the node counts as if it fitted.
+// Required affinity and anti-affinity to pods are supported for the topology key kubernetes.io/hostname. Required
+// spread constraints are not supported. Volumes are ignored: a pod whose volume is in another zone than the node counts
+// as fitting.
 func (c *Cluster) Pod(pod *corev1.Pod, claims []PodClaim) (*Pod, error) {
 	p := &Pod{
 		object:       pod,
@@ -86,7 +85,7 @@ func (c *Cluster) Pod(pod *corev1.Pod, claims []PodClaim) (*Pod, error) {
 		}
 	}
 	if c.words.tooLate() {
-		return nil, errors.New("the pod was read after machines were made, and asks for what they were not told apart by: all pods have to be read first")
+		return nil, errors.New("the pod was read after machines were made, and asks for what does not distinguish them: read all pods first")
 	}
 	key := string(p.signature())
 	if known := c.pods[key]; known != nil && !c.separate {
@@ -98,7 +97,7 @@ func (c *Cluster) Pod(pod *corev1.Pod, claims []PodClaim) (*Pod, error) {
 	return p, nil
 }
 
-// readPlacement reads what the pod asks of nodes.
+// readPlacement reads the pod's conditions on nodes.
 func (c *Cluster) readPlacement(p *Pod) error {
 	spec := &p.object.Spec
 	p.nodeAffinity = nodeaffinity.GetRequiredNodeAffinity(p.object)
@@ -119,7 +118,7 @@ func (c *Cluster) readPlacement(p *Pod) error {
 	return nil
 }
 
-// readNeighbors reads what the pod has for and against other pods.
+// readNeighbors reads the pod's affinity and anti-affinity to other pods.
 func (c *Cluster) readNeighbors(p *Pod) error {
 	c.neighbors.readTerms(p.object)
 	p.self = c.neighbors.of(p.object)
@@ -142,7 +141,7 @@ func (c *Cluster) readNeighbors(p *Pod) error {
 	return nil
 }
 
-// readResources reads what the pod requests.
+// readResources reads the pod's requests for resources.
 func (c *Cluster) readResources(p *Pod) error {
 	requests := resourcehelper.PodRequests(p.object, resourcehelper.PodResourcesOptions{})
 	for _, name := range sortedKeys(requests) {
@@ -167,7 +166,7 @@ func (c *Cluster) readResources(p *Pod) error {
 	return nil
 }
 
-// readClaims reads the pod's own claims.
+// readClaims reads the pod's claims.
 func (c *Cluster) readClaims(p *Pod, claims []PodClaim) error {
 	for _, claim := range claims {
 		if claim.Claim.DeletionTimestamp != nil {
@@ -179,7 +178,7 @@ func (c *Cluster) readClaims(p *Pod, claims []PodClaim) error {
 			}
 			selector, err := nodeaffinity.NewNodeSelector(allocation.NodeSelector)
 			if err != nil {
-				return fmt.Errorf("claim %q is allocated on nodes that cannot be told: %w", claim.Name, err)
+				return fmt.Errorf("claim %q has a node selector that cannot be parsed: %w", claim.Name, err)
 			}
 			c.words.nodeSelector(allocation.NodeSelector)
 			p.bound = append(p.bound, boundClaim{name: claim.Name, terms: allocation.NodeSelector.NodeSelectorTerms, selector: selector})
@@ -197,8 +196,8 @@ func (c *Cluster) readClaims(p *Pod, claims []PodClaim) error {
 	return nil
 }
 
-// Kind is equal for pods that are alike: each of them fits wherever the other does. It is
-// short, and the same in every process.
+// Kind is equal for pods that are alike: each fits wherever the other does. It is short, and does not depend on the
+// process.
 func (p *Pod) Kind() string { return p.kind }
 
 // Claims returns the claims to allocate, with that of extended resources, and what the pod's owner calls each of them.
@@ -242,7 +241,7 @@ func (c *Cluster) demand(p *Pod, h *traits) *demand {
 	return d
 }
 
-// claim adds what of a claim is asked of devices; how they are configured is not.
+// claim adds a claim's requests and constraints, without its configuration.
 func (s *signature) claim(claim *resourceapi.ResourceClaim) {
 	s.message(&resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
 		Requests:    claim.Spec.Devices.Requests,
@@ -279,7 +278,7 @@ func (p *Pod) signature() signature {
 	return s
 }
 
-// tolerations count in any order, and not for how long.
+// tolerations adds tolerations without their order and their seconds.
 func (s *signature) tolerations(all []corev1.Toleration) {
 	var each []string
 	for _, t := range all {

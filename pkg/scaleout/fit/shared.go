@@ -11,29 +11,29 @@ import (
 	"github.com/mica-gpu/mica/pkg/devices"
 )
 
-// Shared is what all machines of a cluster share: the use of devices of the network, and which pods run
-// anywhere. It is a value: Commit gives another.
+// Shared is what all machines of a cluster share: the use of devices of the network, and the pods on all nodes. It is
+// immutable: Commit returns another.
 type Shared struct{ *shared }
 
 type shared struct {
 	cluster *Cluster
-	// epoch names the state, so that answers of another are not taken for it.
+	// epoch numbers the state, for caches.
 	epoch int
-	// used is what is taken of the network, by claims and by the committed takes.
+	// used is the use of the network by claims and committed takes.
 	used      devices.Use
 	committed map[*take]bool
-	// somewhere are the neighbors that are on any node.
+	// somewhere has the neighbors on all nodes.
 	somewhere map[*neighbor]bool
 }
 
-// Shared is the state before any pod is placed. Machines that are made later may add to it.
+// Shared is the state before any pod is placed. Make all machines before: it has the pods on their nodes.
 func (c *Cluster) Shared() Shared {
 	c.epochs++
 	return Shared{&shared{cluster: c, epoch: c.epochs, used: c.network.used, somewhere: maps.Clone(c.neighbors.somewhere)}}
 }
 
-// Commit keeps the pods that were placed on the machine. Only in the state that it gives do other machines
-// lack their devices of the network, and does affinity find them. For most pods that changes nothing.
+// Commit keeps the pods that were placed on the machine. In the returned state, other machines lack their devices of
+// the network, and affinity finds them. For most pods, it returns the same state.
 func (s Shared) Commit(m *Machine) Shared {
 	next := s.shared
 	change := func() {
@@ -61,8 +61,8 @@ func (s Shared) Commit(m *Machine) Shared {
 	return Shared{next}
 }
 
-// Place puts a pod on the machine. Without a miss, the machine that it gives is what is left.
-// The error is of the cluster, not of the pod: the context has ended, or ErrSpent.
+// Place returns the machine with one more pod, or a miss. The error is not about the pod: it is that of the context, or
+// ErrSpent.
 func (s Shared) Place(ctx context.Context, m *Machine, p *Pod) (*Machine, *Miss, error) {
 	c := s.cluster
 	if err := ctx.Err(); err != nil {
@@ -114,7 +114,7 @@ func (s Shared) place(ctx context.Context, m *Machine, p *Pod) (*Machine, *Miss,
 	return s.cluster.machine(next), nil, nil
 }
 
-// usedBy is what is taken of all devices within the machine's reach.
+// usedBy is the use of all devices within the machine's reach.
 func (s Shared) usedBy(m *Machine) devices.Use {
 	if !m.inventory.layout.networked {
 		return m.inventory.used
@@ -130,8 +130,8 @@ func (s Shared) usedBy(m *Machine) devices.Use {
 }
 
 // Allocates reports whether the scheduler's allocator finds devices for claims on a machine, as it is or unused. It is
-// for explanations: it places nothing, and counts for no budget. A search that takes too long counts as a success, so
-// that no explanation blames it.
+// for explanations: it places nothing and uses no budget. A search that takes too long counts as a success, so that no
+// explanation blames it.
 func (s Shared) Allocates(ctx context.Context, m *Machine, unused bool, claims ...*resourceapi.ResourceClaim) bool {
 	used := devices.Use{}
 	if !unused {
@@ -141,8 +141,8 @@ func (s Shared) Allocates(ctx context.Context, m *Machine, unused bool, claims .
 	return errors.Is(err, ErrSpent) || err == nil && len(results) == len(claims)
 }
 
-// Apart reports whether pods that were placed on before and made m of it can be committed without a change
-// for other machines: they took nothing of the network, and have no affinity to each other.
+// Apart reports whether pods like p, which turned the machine before into m, change nothing for other machines: they
+// took nothing of the network, and have no affinity to pods.
 func (m *Machine) Apart(before *Machine, p *Pod) bool {
 	return len(p.affinity) == 0 && len(m.takes) == len(before.takes)
 }

@@ -14,8 +14,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/devices"
 )
 
-// signature is a text that is equal for what is alike, and differs for what is not: each part
-// has its length or is of a fixed one.
+// signature is a key that is equal exactly for equal parts: each part has a length prefix or a fixed length.
 type signature []byte
 
 func (s *signature) text(text string) {
@@ -33,7 +32,7 @@ func (s *signature) flag(b bool) {
 	*s = append(*s, 0)
 }
 
-// hash adds what was hashed.
+// hash adds a hash.
 func (s *signature) hash(h uint64) { *s = binary.LittleEndian.AppendUint64(*s, h) }
 
 // message adds an API object in its own wire format, in which maps are sorted.
@@ -45,7 +44,7 @@ func (s *signature) message(m interface{ Marshal() ([]byte, error) }) {
 	s.text(string(wire))
 }
 
-// useKey is equal where the same is taken of the same devices.
+// useKey is equal for the same use of the same devices.
 func useKey(used devices.Use) string {
 	s := make(signature, 0, 64*len(used))
 	for _, id := range slices.SortedFunc(maps.Keys(used), devices.ID.Compare) {
@@ -66,7 +65,7 @@ func useKey(used devices.Use) string {
 	return string(s)
 }
 
-// seed is of this process: hashes are compared, never kept.
+// seed differs between processes: hashes are compared and never stored.
 var seed = maphash.MakeSeed()
 
 func hashText(text string) uint64 { return maphash.String(seed, text) }
@@ -84,7 +83,7 @@ func hashQuantity(q resource.Quantity) uint64 {
 	return mix(2, hashText(q.String()))
 }
 
-// hashCounters is the same in whatever order the map gives them.
+// hashCounters does not depend on the order of the map.
 func hashCounters(counters map[string]resourceapi.Counter) uint64 {
 	var sum uint64
 	for name, counter := range counters {

@@ -12,17 +12,17 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// traits is what pods ask of nodes, besides devices and room: labels, taints, whether the node
-// is cordoned. It does not change.
+// traits are the properties of a node that pods have conditions on, besides devices and room: labels, taints and
+// whether it is cordoned. It is immutable.
 type traits struct {
 	node *corev1.Node
-	// offers are the resources, of those that devices can stand for, that the node itself has.
+	// offers are the extended resources that the node itself offers, among those that devices can provide.
 	offers map[corev1.ResourceName]bool
 	// misses caches missOfNode.
 	misses map[*Pod]*Miss
 }
 
-// traitsOf is the one of all nodes that are alike to every pod.
+// traitsOf returns the one value for all nodes that no pod can distinguish.
 func (c *Cluster) traitsOf(node *corev1.Node) *traits {
 	key := string(c.traitsSignature(node))
 	if c.separate {
@@ -39,7 +39,7 @@ func (c *Cluster) traitsOf(node *corev1.Node) *traits {
 	return h
 }
 
-// offers reports whether the node has a resource itself, so that no devices stand for it.
+// offers reports whether the node itself offers a resource, so that devices do not provide it.
 func offers(node *corev1.Node, name corev1.ResourceName) bool {
 	quantity := node.Status.Allocatable[name]
 	return quantity.Value() > 0
@@ -80,18 +80,18 @@ func (c *Cluster) traitsSignature(node *corev1.Node) signature {
 	return s
 }
 
-// Repels reports whether pods have to tolerate the taint to be put on the node.
+// Repels reports whether pods have to tolerate the taint to be placed on the node.
 func Repels(taint *corev1.Taint) bool {
 	return taint.Effect == corev1.TaintEffectNoSchedule || taint.Effect == corev1.TaintEffectNoExecute
 }
 
-// named reports whether the node has the label that affinity to pods on one node needs.
+// named reports whether the node has the label that affinity to pods on the same node needs.
 func (h *traits) named() bool {
 	_, ok := h.node.Labels[corev1.LabelHostname]
 	return ok
 }
 
-// miss is what of the node repels the pod.
+// miss is the miss for a property of the node.
 func (h *traits) miss(p *Pod) *Miss {
 	if known, ok := h.misses[p]; ok {
 		return known
@@ -102,8 +102,8 @@ func (h *traits) miss(p *Pod) *Miss {
 }
 
 func (h *traits) missOfNode(p *Pod) *Miss {
-	// As in the scheduler, a term that cannot be parsed matches nothing. A cordon comes after that: on a node that
-	// the pod does not ask for, it is not what is in the way.
+	// As in the scheduler, a term that cannot be parsed matches nothing. A cordon comes later: on a node that the pod
+	// does not ask for, it is not the reason.
 	if ok, _ := p.nodeAffinity.Match(h.node); !ok {
 		return &Miss{Reason: ReasonNodeAffinity, Text: h.missOfAffinity(p)}
 	}
@@ -136,7 +136,7 @@ func (h *traits) missOfAffinity(p *Pod) string {
 	return fmt.Sprintf("the node matches none of the terms of the pod's required node affinity: %s", terms(p.nodeTerms))
 }
 
-// terms writes node selector terms as people read them.
+// terms formats node selector terms.
 func terms(all []corev1.NodeSelectorTerm) string {
 	var texts []string
 	for _, term := range all {
@@ -153,7 +153,7 @@ func terms(all []corev1.NodeSelectorTerm) string {
 	return strings.Join(texts, "; or ")
 }
 
-// missOfClaims reports that a claim of the pod is allocated elsewhere.
+// missOfClaims is the miss for a claim that is allocated for other nodes.
 func (h *traits) missOfClaims(p *Pod) *Miss {
 	for _, b := range p.bound {
 		if !b.selector.Match(h.node) {

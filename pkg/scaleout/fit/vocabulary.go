@@ -8,44 +8,43 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// vocabulary is what pods ask of nodes and devices. What no pod names cannot make a
-// difference, so that machines which differ in nothing else are alike.
+// vocabulary is what pods name in their conditions on nodes and devices. Nodes that differ only in other things are the
+// same machine.
 type vocabulary struct {
-	// sealed is set once there are machines. What is new after that is not added, and late is
-	// set: the machines were not told apart by it.
+	// sealed is set when the first machine is made. A later new word is not added and sets late: the machines were not
+	// distinguished by it.
 	sealed, late bool
 
-	// read are the attributes, without domain, whose values expressions may read; all of them
-	// where everything is set.
+	// read are the attributes, without domain, whose values expressions may read. If everything is set, they may read
+	// all.
 	read       map[string]bool
 	everything bool
-	// compared are the attributes that constraints compare between devices: only which of
-	// them are equal counts.
+	// compared are the attributes that constraints compare between devices: it only counts which values are equal.
 	compared map[string]bool
-	// attributes are what is known of those that devices have, once there are machines.
+	// attributes caches how the attributes of devices count, once there are machines.
 	attributes map[resourceapi.QualifiedName]attribute
 	// labels of nodes, and names.
 	labels map[string]*mention
 	names  map[string]bool
-	// resources are those that pods request, in the order of load.free.
+	// resources are those that pods request. Their order is that of load.free.
 	resources []corev1.ResourceName
 	index     map[corev1.ResourceName]int
-	// extended are the resources that devices can stand for.
+	// extended are the resources that devices can provide.
 	extended []corev1.ResourceName
 }
 
-// attribute is how an attribute of devices counts.
+// attribute says how an attribute of devices counts.
 type attribute struct {
 	id             string
 	hash           uint64
 	read, compared bool
 }
 
-// mention is what is asked of a label.
+// mention says how pods name a label.
 type mention struct {
-	// values that are named: of others only counts that they are others.
+	// values are those that pods name. All others count as one.
 	values map[string]bool
-	// ordered reports that values are compared as numbers: each counts.
+	// ordered reports whether values are compared as numbers, so that each counts.
 	ordered bool
 }
 
@@ -60,7 +59,7 @@ func newVocabulary() vocabulary {
 	}
 }
 
-// learn adds a word to a set.
+// learn adds a word to a set of the vocabulary.
 func (v *vocabulary) learn(set map[string]bool, word string) {
 	switch {
 	case set[word]:
@@ -80,7 +79,7 @@ func (v *vocabulary) reading(names []string, everything bool) {
 	}
 }
 
-// label learns that a label is asked for.
+// label adds a label of nodes, and values that pods compare it with.
 func (v *vocabulary) label(key string, ordered bool, values ...string) {
 	m := v.labels[key]
 	if m == nil {
@@ -118,7 +117,7 @@ func (v *vocabulary) nodeSelector(selector *corev1.NodeSelector) {
 	}
 }
 
-// resource gives the place of a resource in load.free.
+// resource returns the index of a resource in load.free.
 func (v *vocabulary) resource(name corev1.ResourceName) int {
 	i, ok := v.index[name]
 	if ok {
@@ -133,7 +132,7 @@ func (v *vocabulary) resource(name corev1.ResourceName) int {
 	return len(v.resources) - 1
 }
 
-// stand learns that devices can stand for a resource.
+// stand adds a resource that devices can provide.
 func (v *vocabulary) stand(name corev1.ResourceName) {
 	switch {
 	case slices.Contains(v.extended, name):
@@ -144,14 +143,14 @@ func (v *vocabulary) stand(name corev1.ResourceName) {
 	}
 }
 
-// tooLate tells, once, whether something came too late.
+// tooLate reports whether a word came too late since the last call.
 func (v *vocabulary) tooLate() bool {
 	late := v.late
 	v.late = false
 	return late
 }
 
-// attribute tells how one counts.
+// attribute returns how an attribute counts.
 func (v *vocabulary) attribute(name resourceapi.QualifiedName) attribute {
 	known, ok := v.attributes[name]
 	if !ok {
