@@ -19,8 +19,8 @@ import (
 // page is the number of nodes per list request.
 const page = 500
 
-// Nodes removes expired protections, cordons and marks of nodes, or all of them. It is an error if a node could not be released,
-// also because it has changed. The call can be repeated.
+// Nodes removes the protections, cordons and marks of all nodes, or only expired ones. It returns an error if it could
+// not release a node, also because the node has changed. The call can be repeated.
 func Nodes(ctx context.Context, c client.Client, now time.Time, expired bool) error {
 	var errs []error
 	for next := ""; ; {

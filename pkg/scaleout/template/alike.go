@@ -11,8 +11,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/devices"
 )
 
-// alike tells quickly that two nodes offer the same, device by device in the same order, as
-// most nodes of a group do. That it is false says nothing.
+// alike is a fast path: it reports whether two nodes offer the same, device by device in the same order, like most
+// nodes of a group. If it is false, they may still offer the same.
 func alike(a, b []devices.Pool) bool {
 	return slices.EqualFunc(a, b, func(a, b devices.Pool) bool {
 		return slices.EqualFunc(a.Slices, b.Slices, func(a, b *resourceapi.ResourceSlice) bool {

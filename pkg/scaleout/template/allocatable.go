@@ -8,26 +8,24 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// What EKS' images keep from pods, as nodeadm of awslabs/amazon-eks-ami computes it: CPU by
-// core, memory by the number of pods, and the hard eviction threshold.
+// Reservations of EKS images, as nodeadm of awslabs/amazon-eks-ami computes them: memory by the number of pods, and the
+// hard eviction threshold.
 const (
 	reservedMemoryMiB       = 255
 	reservedMemoryMiBPerPod = 11
 	evictionMemoryMiB       = 100
 )
 
-// kernelPermille is how much of EC2's figure for memory hypervisor and kernel keep, at most
-// and roughly: the estimate that Karpenter has by default (VM_MEMORY_OVERHEAD_PERCENT). It
-// errs to less memory than the node will have: a pod that just fits waits, instead of
-// starting a node on which it does not.
+// kernelPermille estimates how much of EC2's figure for memory the hypervisor and the kernel keep at most. It is
+// Karpenter's default (VM_MEMORY_OVERHEAD_PERCENT). The node will rather have more memory: a pod that just fits waits,
+// instead of starting a node on which it does not fit.
 const kernelPermille = 75
 
-// defaultMaxPods is kubelet's own, and nodeadm's for types whose network interfaces it does
-// not know.
+// defaultMaxPods is the default of kubelet, and of nodeadm for types whose network interfaces it does not know.
 const defaultMaxPods = 110
 
-// allocatable is what pods can have of a new node: what is given, and for the rest what the
-// instance type has less what EKS reserves. Storage is only known where it is given.
+// allocatable is that of a new node: the given quantities, and otherwise those of the instance type less the
+// reservations of EKS. Storage is unknown unless it is given.
 func (h hardware) allocatable(given corev1.ResourceList) (corev1.ResourceList, error) {
 	list := corev1.ResourceList{}
 	pods := int64(defaultMaxPods)

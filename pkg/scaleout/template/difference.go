@@ -18,10 +18,9 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// Difference is a sentence about the first thing in which a complete node contradicts its
-// template, empty where it does not: our driver's devices, what they offer, allocatable
-// resources that are less. UUIDs, names, versions, addresses, taints and withdrawn devices
-// contradict nothing, and neither does what the template does not know.
+// Difference says in a sentence how a complete node first contradicts its template, by the driver's devices or by less
+// allocatable resources; empty: it does not. UUIDs, names, versions, addresses, taints and withdrawn devices contradict
+// nothing, and neither does what the template does not have.
 func Difference(driver string, t *Template, node *corev1.Node, all []*resourceapi.ResourceSlice) string {
 	sentence := offersDiffer(driver, t, node, all)
 	if sentence == "" {
@@ -44,19 +43,19 @@ func offersDiffer(driver string, t *Template, node *corev1.Node, all []*resource
 	return devicesDiffer(promised, offered)
 }
 
-// model is what devices are called together.
+// model is the name of devices that are alike.
 type model struct{ form, product, profile string }
 
 func (k model) String() string {
 	return strings.Join(slices.DeleteFunc([]string{k.form, k.product, k.profile}, func(s string) bool { return s == "" }), " ")
 }
 
-// compare orders models by name, so that whole GPUs ("gpu") come first: people know them.
+// compare orders models by name, so that whole GPUs ("gpu") come first.
 func (k model) compare(other model) int {
 	return cmp.Or(cmp.Compare(k.form, other.form), cmp.Compare(k.product, other.product), cmp.Compare(k.profile, other.profile))
 }
 
-// offer is what a node offers to new claims by our driver.
+// offer is what the driver of a node offers to new claims.
 type offer struct {
 	devices  map[model][]resourceapi.Device
 	counters []string
@@ -105,7 +104,7 @@ func countsDiffer(promised, offered offer) string {
 	return ""
 }
 
-// instead says what of a form is offered that was not promised.
+// instead mentions the first offered devices of a form that were not promised.
 func instead(promised, offered offer, form string) string {
 	for _, k := range offered.models() {
 		if k.form == form && len(promised.devices[k]) == 0 {
@@ -130,15 +129,15 @@ func devicesDiffer(promised, offered offer) string {
 	return ""
 }
 
-// property is something that devices of one kind have, and value how it is compared.
+// property is a property of devices, with the value to compare.
 type property struct {
 	name  string
 	value func(resourceapi.Device) string
-	// grouped reports that the values themselves mean nothing, but which devices share one.
+	// grouped reports whether only the numbers of devices with equal values count, not the values.
 	grouped bool
 }
 
-// values are those of all devices, sorted.
+// values are those of all devices, in order.
 func (p property) values(devices []resourceapi.Device) []string {
 	values := make([]string, len(devices))
 	size := map[string]int{}
@@ -157,18 +156,17 @@ func (p property) values(devices []resourceapi.Device) []string {
 	return values
 }
 
-// unlike are attributes in which nodes of a group may differ.
+// unlike are attributes that may differ between nodes of a group.
 var unlike = []resourceapi.QualifiedName{
 	gpu.AttributeUUID, gpu.AttributeParentUUID, gpu.AttributeIndex, gpu.AttributeMinor,
 	gpu.AttributeDriverVersion, gpu.AttributeCUDAVersion, gpu.AttributeAddressingMode,
 	deviceattribute.StandardDeviceAttributePCIBusID,
 }
 
-// grouping are attributes whose values count groups of GPUs.
+// grouping are attributes whose values number groups of GPUs.
 var grouping = []resourceapi.QualifiedName{deviceattribute.StandardDeviceAttributePCIeRoot, gpu.AttributeNVLinkGroup}
 
-// properties are all that the devices of a template have: what it does not know is not
-// compared.
+// properties are those of the template's devices: others are not compared.
 func properties(devices []resourceapi.Device) []property {
 	names := map[resourceapi.QualifiedName]bool{}
 	capacities := map[resourceapi.QualifiedName]bool{}
@@ -201,7 +199,7 @@ func properties(devices []resourceapi.Device) []property {
 	return found
 }
 
-// summary shows sorted values, each once, and not all of many.
+// summary lists sorted values, each once, up to a limit.
 func summary(values []string) string {
 	const shown = 4
 	values = slices.Compact(slices.Clone(values))

@@ -18,14 +18,13 @@ import (
 )
 
 const (
-	// schemaVersion changes when older controllers must not read what newer ones write.
+	// schemaVersion changes if older controllers must not read what newer ones write.
 	schemaVersion = 1
-	// maxDecoded bounds what a template may be, uncompressed: what compresses well is no
-	// way to fill the controller's memory.
+	// maxDecoded limits the bytes of an uncompressed template, so that no status can fill the controller's memory.
 	maxDecoded = 8 << 20
 )
 
-// encoded is a template as a group's status keeps it.
+// encoded is a template in the status of a group.
 type encoded struct {
 	SchemaVersion int                         `json:"schemaVersion"`
 	Source        v1alpha1.TemplateSource     `json:"source"`
@@ -50,8 +49,7 @@ type encodedSlice struct {
 	Spec resourceapi.ResourceSliceSpec `json:"spec"`
 }
 
-// Encode and Decode are for a group's status. What Decode reads is bounded, and an error
-// where it is no template.
+// Encode writes a template for the status of a group.
 func Encode(t *Template) ([]byte, error) {
 	e := encoded{
 		SchemaVersion: schemaVersion, Source: t.Source, LearnedFrom: t.LearnedFrom, LearnedAt: t.LearnedAt,
@@ -78,7 +76,8 @@ func Encode(t *Template) ([]byte, error) {
 	return buffer.Bytes(), nil
 }
 
-// Decode reads what Encode has written.
+// Decode reads a template from the status of a group. It limits what it reads, and returns an error if that is no
+// template.
 func Decode(data []byte) (*Template, error) {
 	raw, err := decompress(data)
 	if err != nil {
@@ -124,7 +123,7 @@ func decompress(data []byte) ([]byte, error) {
 	return raw, nil
 }
 
-// parse takes nothing that Encode of this version does not write.
+// parse accepts only what Encode of this version writes.
 func parse(raw []byte) (encoded, error) {
 	var version struct {
 		SchemaVersion int `json:"schemaVersion"`
@@ -147,7 +146,7 @@ func parse(raw []byte) (encoded, error) {
 	return e, e.check()
 }
 
-// check holds a template to what planning relies on.
+// check checks what planning relies on.
 func (e encoded) check() error {
 	if e.Node.Name == "" {
 		return errors.New("its node has no name")

@@ -8,9 +8,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/devices"
 )
 
-// GPUs counts the GPUs of a driver that slices of a node are about, each once in however many
-// forms it is offered. What tells them apart is their place on the PCI bus, which a node that
-// does not exist has not yet, and then the counters that their forms share.
+// GPUs counts the GPUs of a driver in the slices of a node, each once even if it is offered in several forms. It
+// distinguishes them by their PCI bus ID, and on nodes that do not exist yet by the counters that their forms share.
 func GPUs(driver string, published []*resourceapi.ResourceSlice) int {
 	type gpu struct {
 		pool devices.PoolID

@@ -9,10 +9,10 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// ofEveryNode are made up in every template: no two nodes share them.
+// ofEveryNode are invented in every template: no two nodes share them.
 var ofEveryNode = []resourceapi.QualifiedName{gpu.AttributeParentUUID, gpu.AttributeUUID}
 
-// invented adds what is left out because it is unknown.
+// invented are ofEveryNode and the attributes that are unknown.
 func (h hardware) invented() []resourceapi.QualifiedName {
 	// It depends on how the driver is installed, not on the machine.
 	names := append(slices.Clone(ofEveryNode), gpu.AttributeAddressingMode)

@@ -17,9 +17,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/slice"
 )
 
-// Learn makes a template of a node that is complete. What is the node's own is left behind:
-// names, taints of its start and end, devices that are being withdrawn, and taints of
-// devices, which are of their health.
+// Learn makes a template of a complete node. It leaves out what other nodes will not have: names, taints of the node's
+// start and end, withdrawn devices, and taints of devices, which are about their health.
 func Learn(node *corev1.Node, all []*resourceapi.ResourceSlice, policies []*v1alpha1.GPUPolicy, startup StartupTaints, now time.Time) *Template {
 	name := node.Name + "-new"
 	t := &Template{
@@ -42,8 +41,7 @@ func Learn(node *corev1.Node, all []*resourceapi.ResourceSlice, policies []*v1al
 	return t
 }
 
-// likeNew is a slice as another node would publish it. What it has in common with the node's is
-// the same in memory.
+// likeNew is a slice as another node would publish it. It shares memory with the node's slice.
 func likeNew(s *resourceapi.ResourceSlice, from, to string) *resourceapi.ResourceSlice {
 	s = &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: s.Name + "-new"}, Spec: s.Spec}
 	s.Spec.NodeName = &to
@@ -58,13 +56,12 @@ func likeNew(s *resourceapi.ResourceSlice, from, to string) *resourceapi.Resourc
 	return s
 }
 
-// isWithdrawn reports whether no new claim can have the device, because the policy that
-// offered it has gone.
+// isWithdrawn reports whether no new claim can get the device, because a policy no longer offers it.
 func isWithdrawn(d resourceapi.Device) bool {
 	return slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == slice.TaintWithdrawn })
 }
 
-// commonLabels are those that other nodes of the group have, too.
+// commonLabels are those that all nodes of the group have.
 func commonLabels(node *corev1.Node, name string) map[string]string {
 	own := []string{node.Name, node.Labels[corev1.LabelHostname]}
 	if id := path.Base(node.Spec.ProviderID); strings.HasPrefix(id, "i-") {
@@ -81,6 +78,6 @@ func commonLabels(node *corev1.Node, name string) map[string]string {
 	return labels
 }
 
-// labelsOfOneNode are prefixes of labels whose values differ from node to node: where in the
-// network it is, and when NVIDIA's feature discovery looked at it.
+// labelsOfOneNode are prefixes of labels with a value per node: its place in the network, and the time of NVIDIA's
+// feature discovery.
 var labelsOfOneNode = []string{"topology.k8s.aws/network-node-layer-", "nvidia.com/gfd.timestamp"}

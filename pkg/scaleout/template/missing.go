@@ -11,10 +11,9 @@ import (
 	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
-// Missing is what a node lacks of the pools that the template promises, and of its own pools
-// that are not complete; empty when it has all. Without a template it tells what the driver's
-// own pool of the node lacks. A driver's pools are told apart by no more than their number:
-// they may be named for the node.
+// Missing says what a node lacks: pools that the template promises, and slices of its own pools; empty: nothing.
+// Without a template, it considers the driver's own pools only. It compares only the number of a driver's pools,
+// because they may be named for the node.
 func Missing(driver string, t *Template, node *corev1.Node, all []*resourceapi.ResourceSlice) []string {
 	pools := devices.OfNode(node.Name, all)
 	var missing []string
@@ -39,7 +38,7 @@ func Missing(driver string, t *Template, node *corev1.Node, all []*resourceapi.R
 	return missing
 }
 
-// lacking compares the pools of one driver. Those that are not complete were named before.
+// lacking compares the pools of one driver. Missing has named the incomplete ones already.
 func lacking(driver string, promised, published []devices.Pool) []string {
 	switch {
 	case len(published) == 0:

@@ -6,7 +6,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/devices"
 )
 
-// claimable counts the devices of a pool that new claims can have.
+// claimable counts the devices of a pool that new claims can get.
 func claimable(p devices.Pool) int {
 	n := 0
 	for _, s := range p.Slices {

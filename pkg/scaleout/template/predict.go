@@ -19,16 +19,15 @@ import (
 	"github.com/mica-gpu/mica/pkg/slice"
 )
 
-// labelCapacityType is on nodes of managed node groups of EKS.
+// labelCapacityType is a label of nodes in managed node groups of EKS.
 const labelCapacityType = "eks.amazonaws.com/capacityType"
 
-// Predict takes instance type and template from the group's spec, and where that names no
-// type, instanceType. driver is our driver's name, the domain of the attributes. The error
-// says what is not known of the type, and how to supply it in spec.template.
+// Predict makes a template from the catalogue. It uses the instance type and the template of the group's spec; without
+// a type in the spec, instanceType. driver is the name of Mica's driver, the domain of attributes. The error says what
+// is unknown about the type, and how to supply it in spec.template.
 //
-// A policy that the node will refuse leaves it, as on every fresh node, with what is offered
-// without any. Whether the node can serve MPS is not known here: a policy that has it is
-// taken at its word.
+// If the node will refuse the policy, the template has what a node offers without a policy. Whether the node can serve
+// MPS is unknown here: a policy with MPS counts as possible.
 func Predict(driver string, group *v1alpha1.GPUNodeGroup, instanceType string, policies []*v1alpha1.GPUPolicy, startup StartupTaints) (*Template, error) {
 	if group.Spec.InstanceType != "" {
 		instanceType = group.Spec.InstanceType
@@ -64,7 +63,7 @@ func Predict(driver string, group *v1alpha1.GPUNodeGroup, instanceType string, p
 	return t, nil
 }
 
-// rule says what a node will offer of each GPU.
+// rule is what a node will offer of each GPU.
 func rule(driver string, selected *v1alpha1.GPUPolicy, node gpu.Node) func(gpu.GPU) gpu.Policy {
 	if selected == nil {
 		return gpu.ByDefault
@@ -83,7 +82,7 @@ func rule(driver string, selected *v1alpha1.GPUPolicy, node gpu.Node) func(gpu.G
 	}
 }
 
-// identity names a policy with its generation.
+// identity is the name of a policy with its generation.
 func identity(p *v1alpha1.GPUPolicy) string {
 	if p == nil {
 		return ""
@@ -91,7 +90,7 @@ func identity(p *v1alpha1.GPUPolicy) string {
 	return fmt.Sprintf("%s/%d", p.Name, p.Generation)
 }
 
-// labels are those that the nodes will have, as far as that is known.
+// labels are those that new nodes will have, as far as known.
 func labels(group *v1alpha1.GPUNodeGroup, name string, instance catalog.Instance) map[string]string {
 	all := map[string]string{}
 	set := func(key, value string) {
@@ -111,16 +110,16 @@ func labels(group *v1alpha1.GPUNodeGroup, name string, instance catalog.Instance
 	return all
 }
 
-// hardware is what a new node has.
+// hardware is that of a new node.
 type hardware struct {
-	// instance has at least the type's name, where that is known.
+	// instance has at least the name of the type, if there is one.
 	instance catalog.Instance
 	gpus     gpu.Node
-	// linksUnknown reports that the GPUs may be linked by NVLink.
+	// linksUnknown reports whether NVLink may connect the GPUs.
 	linksUnknown bool
 }
 
-// errHowTo is what can be done where the catalogue does not know enough.
+// errHowTo says what to do if the catalogue does not know enough.
 var errHowTo = errors.New("give spec.template.gpus with count, productName and memory as nvidia-smi shows them on such a node, or let the group have a node once")
 
 func hardwareOf(t v1alpha1.NodeTemplate, instanceType string) (hardware, error) {
@@ -145,8 +144,8 @@ func hardwareOf(t v1alpha1.NodeTemplate, instanceType string) (hardware, error) 
 	return hardware{instance: instance, gpus: instance.Node(t.DriverVersion, t.CUDADriverVersion), linksUnknown: linksUnknown}, nil
 }
 
-// describedGPUs are those that spec.template.gpus describes: a board of the catalogue, by
-// its name there or NVML's, and what is said of it besides.
+// describedGPUs are those that spec.template.gpus describes: a board of the catalogue, by its name there or NVML's,
+// with corrections.
 func describedGPUs(described v1alpha1.GPUTemplate, t v1alpha1.NodeTemplate) (node gpu.Node, linksUnknown bool, err error) {
 	board, known := catalog.BoardByProductName(described.ProductName)
 	if described.Board != "" {
@@ -167,7 +166,7 @@ func describedGPUs(described v1alpha1.GPUTemplate, t v1alpha1.NodeTemplate) (nod
 	return node, !known || board.NVLink != nil, nil
 }
 
-// correct writes what is said of a GPU over what the catalogue says.
+// correct overwrites facts of the catalogue with described ones.
 func correct(g *gpu.GPU, described v1alpha1.GPUTemplate) {
 	for field, value := range map[*string]string{
 		&g.ProductName: described.ProductName, &g.Brand: described.Brand,

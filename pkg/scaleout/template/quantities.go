@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// plainQuantity is how every quantity of a node is written. Kubernetes' own parser takes
-// 1e-99999999, and works on it for longer than anybody waits.
+// plainQuantity matches every quantity of a real node. Kubernetes' parser also accepts 1e-99999999, and does not return
+// in reasonable time.
 var plainQuantity = regexp.MustCompile(`^[+-]?[0-9.]{1,40}([eE][+-]?[0-9]{1,2}|[numkKMGTPE]?i?)$`)
 
-// quantities are keys below which every value is a quantity.
+// quantities are the keys below which every value is a quantity.
 var quantities = []string{"allocatable", "capacity", "counters"}
 
-// checkQuantities refuses what must not reach the parser of quantities.
+// checkQuantities refuses quantities that must not reach Kubernetes' parser.
 func checkQuantities(raw []byte) error {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.UseNumber()

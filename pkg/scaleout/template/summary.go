@@ -11,12 +11,11 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// maxSummaries is how many entries a group's status takes.
+// maxSummaries is the limit of entries in the status of a group.
 const maxSummaries = 32
 
-// Summary counts the template's devices, whole GPUs before
-// partitions. A partition counts once for each place where it can be made: not all of
-// them can be had at once.
+// Summary counts the template's devices, whole GPUs before partitions. A partition counts once for each place on a GPU:
+// not all of them fit at the same time.
 func (t *Template) Summary() []v1alpha1.DeviceSummary {
 	type row struct {
 		model

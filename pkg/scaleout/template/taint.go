@@ -23,8 +23,8 @@ var startupTaints = []string{
 	"readiness.k8s.io/",
 }
 
-// StartupTaints are the startup taints of a cluster: the usual ones, and those that only its operator knows. An autoscaler
-// has one list for all of its nodes.
+// StartupTaints are the startup taints of a cluster: the usual ones, and those that an administrator has added. An
+// autoscaler has one list for all of its nodes.
 type StartupTaints struct {
 	// Keys are whole keys, and Prefixes those of keys, as in Cluster Autoscaler's --startup-taint and
 	// --startup-taint-prefix.
@@ -35,10 +35,10 @@ type StartupTaints struct {
 // a node until their own pod runs there.
 const agentNotReady = "/agent-not-ready"
 
-// agents are those whose taint ends in agentNotReady.
+// agents are the prefixes of such taints.
 var agents = []string{"node.cilium.io", "ebs.csi.aws.com", "efs.csi.aws.com", "fsx.csi.aws.com"}
 
-// Tolerations are for the startup taints whose whole key is known, and for those among a group's taints.
+// Tolerations are for the startup taints with a known key, and for those among a group's taints.
 func (s StartupTaints) Tolerations(ofGroup []corev1.Taint) []corev1.Toleration {
 	keys := []string{v1alpha1.TaintStartup}
 	for _, key := range startupTaints {
@@ -62,10 +62,10 @@ func (s StartupTaints) Tolerations(ofGroup []corev1.Taint) []corev1.Toleration {
 	return tolerations
 }
 
-// TaintToBeDeleted is on a node that Cluster Autoscaler is about to end.
+// TaintToBeDeleted is on a node that Cluster Autoscaler is about to delete.
 const TaintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
-// failingTaints are prefixes of taints that a node has while it ends or is ill.
+// failingTaints are prefixes of taints of nodes that end or are unhealthy.
 var failingTaints = []string{
 	"node.kubernetes.io/",
 	"node.cloudprovider.kubernetes.io/",
@@ -86,7 +86,7 @@ func (s StartupTaints) Without(taints []corev1.Taint) []corev1.Taint {
 	return slices.DeleteFunc(slices.Clone(taints), s.Has)
 }
 
-// lasting are the taints that a new node keeps: without those of its start, its end and illness.
+// lasting are the taints that a new node keeps: without those of its start, its end and its faults.
 func (s StartupTaints) lasting(taints []corev1.Taint) []corev1.Taint {
 	return slices.DeleteFunc(s.Without(taints), func(taint corev1.Taint) bool { return hasPrefix(taint.Key, failingTaints) })
 }

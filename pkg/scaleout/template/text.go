@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// attributeText is a value of any type, for comparing and for people.
+// attributeText formats a value of any type.
 func attributeText(a resourceapi.DeviceAttribute) string {
 	switch {
 	case a.StringValue != nil:
@@ -65,8 +65,8 @@ func counterText(counters map[string]resourceapi.Counter) string {
 	return strings.Join(names, ", ")
 }
 
-// lessAllocatable compares what pods are packed by. Memory and storage of one instance type
-// differ by a little from machine to machine: a hundredth contradicts nothing.
+// lessAllocatable says which resource the node has less of. Memory and storage differ a little between machines of one
+// instance type: a hundredth does not count.
 func lessAllocatable(expected, node *corev1.Node) string {
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourcePods, corev1.ResourceEphemeralStorage} {
 		want, known := expected.Status.Allocatable[name]

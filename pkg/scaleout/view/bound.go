@@ -17,9 +17,8 @@ func byAutoscaler(group *v1alpha1.GPUNodeGroup) bool {
 	return group.Spec.Pairing == v1alpha1.PairingPlaceholder || group.Spec.Pairing == ""
 }
 
-// providerMax is the limit of what makes the group grow; nil: unknown. Where nothing
-// can say it now, it is what the controller has last seen: who only looks, without a right to ask,
-// then sees the group as the controller does.
+// providerMax is the limit of the autoscaler or of EKS; nil: unknown. If neither can be read now, it is the one in the
+// group's status, so that a user without rights sees the group as the controller does.
 func (r *reading) providerMax(group *v1alpha1.GPUNodeGroup) *int32 {
 	switch {
 	case byAutoscaler(group) && r.Autoscaler != nil:
@@ -37,7 +36,7 @@ func (r *reading) providerMax(group *v1alpha1.GPUNodeGroup) *int32 {
 	return group.Status.ProviderMax
 }
 
-// providerSize is the same of the size that the group is to have.
+// providerSize is the desired size of the group at EKS; nil: unknown.
 func (r *reading) providerSize(group *v1alpha1.GPUNodeGroup) *int32 {
 	if group.Spec.Pairing != v1alpha1.PairingDirect {
 		return nil
@@ -48,8 +47,7 @@ func (r *reading) providerSize(group *v1alpha1.GPUNodeGroup) *int32 {
 	return group.Status.ProviderSize
 }
 
-// most is the most nodes that the group may have, by its spec or by who makes it grow, whichever
-// is less; nil where neither is known.
+// most is the lower of the limits in the spec and of the provider; nil if neither is known.
 func (g *Group) most() *int {
 	var most *int
 	for _, limit := range []*int32{g.Object.Spec.Max, g.ProviderMax} {
@@ -61,9 +59,8 @@ func (g *Group) most() *int {
 	return most
 }
 
-// Closed is why a group may not grow now: a failure of its own, or of Cluster Autoscaler's, not
-// long ago. Empty: it may. Without the autoscaler's status, which is nil, what the controller has
-// last seen of its backoff counts.
+// Closed says why a group may not grow now: a recent failure of its own or of Cluster Autoscaler; empty: it may. If
+// status is nil, the autoscaler's backoff in the group's status counts.
 func Closed(group *v1alpha1.GPUNodeGroup, status *autoscaler.Status, now time.Time) string {
 	backoff := group.Status.Backoff
 	if backoff != nil && !now.Before(backoff.Until.Time) {

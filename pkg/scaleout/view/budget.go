@@ -12,7 +12,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
 )
 
-// addBudgets adds what bounds the plan, and what counts for it.
+// addBudgets adds the budgets, and the numbers of GPUs that count for them.
 func (r *reading) addBudgets(v *View) {
 	for _, object := range pointers(r.budgets.Items) {
 		if object.DeletionTimestamp == nil {
@@ -32,7 +32,7 @@ func (r *reading) addBudgets(v *View) {
 	}
 	for i := range v.Nodes {
 		node := &v.Nodes[i]
-		// A node that is starting has not published all of its GPUs yet, and one that is ill may never.
+		// A starting node has not published all of its GPUs yet, and an unhealthy one may never publish them.
 		node.GPUs = max(template.GPUs(r.Driver, r.slices[node.Object.Name]), promised[node.Group])
 		for _, b := range v.Budgets {
 			v.Again = sooner(v.Again, r.leaves(b.Rate, node.Object.CreationTimestamp))
@@ -58,7 +58,7 @@ func (r *reading) budget(object *v1alpha1.GPUBudget) scaleout.Budget {
 	return b
 }
 
-// leaves is when a node counts for a rate no more; zero: it does not.
+// leaves is when a node ceases to count for a rate; zero: it does not count.
 func (r *reading) leaves(rate *scaleout.Rate, created metav1.Time) time.Time {
 	if rate == nil || !created.After(rate.Since.Time) {
 		return time.Time{}

@@ -15,16 +15,15 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// Daemon is the pod that a DaemonSet puts on each node that it selects.
+// Daemon is a DaemonSet with the pod that it creates on each node.
 type Daemon struct {
 	set      *appsv1.DaemonSet
 	pod      *corev1.Pod
 	affinity nodeaffinity.RequiredNodeAffinity
 }
 
-// daemonTolerations are those that the DaemonSet controller adds to every pod, as far as
-// taints keep a pod from a node. Source: Kubernetes' documentation of DaemonSets, "Taints and
-// tolerations".
+// daemonTolerations are those that the DaemonSet controller adds to every pod. Source: Kubernetes' documentation of
+// DaemonSets, "Taints and tolerations".
 var daemonTolerations = []corev1.Toleration{
 	{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
 	{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
@@ -52,12 +51,12 @@ func DaemonsOf(sets []appsv1.DaemonSet) []Daemon {
 	return out
 }
 
-// daemonPods are those that a new node gets. Devices that they ask for by a claim's template
-// are not modelled: a DaemonSet's claims are for administrators, and take nothing.
+// daemonPods are the pods of DaemonSets that a new node gets. Their claims are ignored: they are for administrators,
+// and take no devices.
 func daemonPods(daemons []Daemon, node *corev1.Node) []*corev1.Pod {
 	var pods []*corev1.Pod
 	for _, d := range daemons {
-		// An affinity that cannot be read selects no node, for the DaemonSet controller too.
+		// As for the DaemonSet controller, an affinity that cannot be parsed selects no node.
 		if match, err := d.affinity.Match(node); err != nil || !match {
 			continue
 		}
@@ -68,8 +67,8 @@ func daemonPods(daemons []Daemon, node *corev1.Node) []*corev1.Pod {
 	return pods
 }
 
-// KeptOff are the DaemonSets that the node would have a pod of but for Mica's startup taint. Other
-// startup taints are taken for gone: they go by themselves. What nodes need most comes first.
+// KeptOff are the DaemonSets that only Mica's startup taint keeps off the node. Other startup taints do not count,
+// because they are removed without Mica. DaemonSets that nodes need most come first.
 func (v *View) KeptOff(node *corev1.Node) []*appsv1.DaemonSet {
 	ours := func(taint *corev1.Taint) bool { return taint.Key == v1alpha1.TaintStartup && fit.Repels(taint) }
 	others := func(taint *corev1.Taint) bool { return !v.StartupTaints.Has(*taint) && fit.Repels(taint) }
@@ -87,7 +86,7 @@ func (v *View) KeptOff(node *corev1.Node) []*appsv1.DaemonSet {
 	return kept
 }
 
-// rank is the less the more a node needs the DaemonSet, as far as its priority tells.
+// rank is lower if a node needs the DaemonSet more, by its priority class.
 func rank(set *appsv1.DaemonSet) int {
 	switch set.Spec.Template.Spec.PriorityClassName {
 	case "system-node-critical":

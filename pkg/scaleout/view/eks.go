@@ -11,43 +11,40 @@ import (
 )
 
 const (
-	// eksTimeout bounds what a slow EKS costs a pass, and with it groups that do not need it.
+	// eksTimeout limits how long EKS can delay a pass, and so groups without EKS.
 	eksTimeout = 5 * time.Second
-	// eksAtOnce is polite to an API that is throttled by account.
+	// eksAtOnce is low because EKS throttles by account.
 	eksAtOnce = 4
 )
 
-// EKS is asked what it says of a group's node group, and of our last update of that.
+// EKS describes the node group of a group, with the controller's last update of it.
 type EKS interface {
 	Describe(ctx context.Context, group *v1alpha1.GPUNodeGroup) Nodegroup
 }
 
-// Nodegroup is what EKS says of a node group, or EC2 Auto Scaling of a self-managed one.
+// Nodegroup is the state of a node group at EKS, or of a self-managed one at EC2 Auto Scaling.
 type Nodegroup struct {
 	Min, Max, Desired int
-	// DesiredSince is since when Desired is what it is, as far as the process has seen; zero:
-	// for long.
+	// DesiredSince is when the process has first seen this value of Desired; zero: long ago.
 	DesiredSince time.Time
 	Status       string
-	// Update is the one in progress, empty where there is none.
+	// Update is the ID of the update in progress; empty: none.
 	Update string
-	// Failed is why the last update of ours failed, empty where it did not.
+	// Failed is why the controller's last update failed; empty: it did not.
 	Failed string
-	// Refused is why EKS, not long ago, did not begin an update that we asked for, empty where
-	// it did, or may have.
+	// Refused is why EKS has recently not begun an update of the controller; empty: it has or may have.
 	Refused string
-	// Issue is what EKS says keeps the group's machines from coming. It stays at EKS until a
-	// scale-up succeeds, and so may be old.
+	// Issue is EKS's reason why machines do not come. EKS keeps it until a scale-up succeeds, so it may be old.
 	Issue string
-	// ScalingGroup is the one Auto Scaling group that has the machines, empty where that is not
-	// known. ScalingRefused is why AWS did not change its size not long ago, though EKS was busy.
+	// ScalingGroup is the Auto Scaling group that has the machines; empty: unknown. ScalingRefused is why AWS has
+	// recently not changed its size while EKS was busy.
 	ScalingGroup, ScalingRefused string
-	// Err is why EKS could not be asked; then nothing else counts.
+	// Err is why EKS did not answer. The other fields are then invalid.
 	Err     error
 	AskedAt time.Time
 }
 
-// askEKS asks for the groups that grow by calls of EKS, a few at a time.
+// askEKS describes the groups that grow by calls of EKS, a few at a time.
 func (r *reading) askEKS(ctx context.Context) map[string]Nodegroup {
 	if r.EKS == nil {
 		return nil
@@ -76,5 +73,5 @@ func (r *reading) askEKS(ctx context.Context) map[string]Nodegroup {
 	return answers
 }
 
-// callable reports that the provider is known to AWS by a name.
+// callable reports whether the provider names a group at AWS.
 func callable(p v1alpha1.NodeGroupProvider) bool { return p.EKS != nil || p.AutoScalingGroup != "" }

@@ -13,7 +13,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout"
 )
 
-// group works out what is known of a group.
+// group reads the state of a group.
 func (r *reading) group(object *v1alpha1.GPUNodeGroup) Group {
 	group := Group{Object: object, StartupTaints: r.StartupTaints, Refused: r.members.refused[object.Name]}
 	group.ProviderMax = r.providerMax(object)
@@ -34,7 +34,7 @@ func (r *reading) group(object *v1alpha1.GPUNodeGroup) Group {
 	return group
 }
 
-// snapshotGroup is what the planner is told.
+// snapshotGroup is the group for the planner.
 func (r *reading) snapshotGroup(group Group) scaleout.Group {
 	object := group.Object
 	out := scaleout.Group{
@@ -47,7 +47,7 @@ func (r *reading) snapshotGroup(group Group) scaleout.Group {
 		Max:          group.Max,
 		Closed:       group.Refused,
 	}
-	desired := math.MaxInt // who does not know it, counts all nodes that are leaving
+	desired := math.MaxInt // unknown: all nodes that are leaving count
 	if answer, asked := r.eks[object.Name]; asked && answer.Err == nil {
 		desired = answer.Desired
 	}
@@ -67,7 +67,7 @@ func (r *reading) snapshotGroup(group Group) scaleout.Group {
 	return out
 }
 
-// unknown is why the group has no template.
+// unknown says why the group has no template.
 func (r *reading) unknown(group Group) string {
 	if group.Refused != "" {
 		return group.Refused
@@ -78,8 +78,7 @@ func (r *reading) unknown(group Group) string {
 	return "no template"
 }
 
-// instanceType is the one that the spec names, or else the newest node, or else the last one
-// that was known.
+// instanceType is that of the spec, or else of the newest node, or else the last known one.
 func instanceType(object *v1alpha1.GPUNodeGroup, nodes []*corev1.Node) string {
 	if object.Spec.InstanceType != "" {
 		return object.Spec.InstanceType
@@ -114,13 +113,13 @@ func readyCondition(node *corev1.Node) *corev1.NodeCondition {
 	return &node.Status.Conditions[at]
 }
 
-// Complete tells a node that is ready and has all that its template promises.
+// Complete reports whether a node is ready and has all that its template promises.
 func (s NodeState) Complete() bool {
 	return s.Ready && len(s.Missing) == 0 && s.Object.DeletionTimestamp == nil
 }
 
-// CompleteSince is about when a complete node became so: what it publishes is not dated, but
-// the objects in which it does are.
+// CompleteSince estimates when a complete node became complete, by when it became ready and when its slices were
+// created.
 func (s NodeState) CompleteSince() time.Time {
 	since := s.ReadySince
 	for _, slice := range s.Slices {
@@ -131,10 +130,9 @@ func (s NodeState) CompleteSince() time.Time {
 	return since
 }
 
-// Starting reports that the node is on its way, also if all that it lacks is another agent on it: it
-// counts as its template. A node that was not
-// complete within the time that the group's nodes are given, or is not ready any more, counts
-// as what it offers, which is less: waiting for it for ever would keep pods waiting for ever.
+// Starting reports whether the node is starting, also if it lacks only another agent. It then counts as its template. A
+// node that is not complete within the group's provision timeout counts as what it offers, so that pods do not wait for
+// it forever.
 func (g Group) Starting(state NodeState, now time.Time) bool {
 	if state.Object.DeletionTimestamp != nil || state.Withheld != "" || now.Sub(state.Object.CreationTimestamp.Time) > g.Object.ProvisionTimeout() {
 		return false
@@ -147,7 +145,7 @@ func HasStartupTaint(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == v1alpha1.TaintStartup })
 }
 
-// slicesByNode leaves out slices that are no single node's.
+// slicesByNode leaves out slices that do not belong to one node.
 func slicesByNode(all []resourceapi.ResourceSlice) map[string][]*resourceapi.ResourceSlice {
 	byNode := map[string][]*resourceapi.ResourceSlice{}
 	for i := range all {

@@ -10,7 +10,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/headroom"
 )
 
-// addHeadroom adds what is to be kept free now, by name.
+// addHeadroom adds the devices to keep free now, by name.
 func (r *reading) addHeadroom(v *View) {
 	v.InvalidHeadrooms = map[string]string{}
 	all := pointers(r.headrooms.Items)
@@ -34,8 +34,7 @@ func (r *reading) addHeadroom(v *View) {
 	}
 }
 
-// checkGroups refuses a headroom if none of its groups exists: no names would be all groups, and
-// names of none would be nowhere.
+// checkGroups refuses a headroom if none of its groups exists: it could not be kept free anywhere.
 func (r *reading) checkGroups(demand scaleout.Headroom) error {
 	if len(demand.Groups) == 0 {
 		return nil

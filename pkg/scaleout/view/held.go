@@ -13,12 +13,11 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout"
 )
 
-// expendable is the priority below which Cluster Autoscaler adds no nodes for a pod: the default
-// of its --expendable-pods-priority-cutoff. Such pods only fill free devices.
+// expendable is the priority below which Cluster Autoscaler adds no nodes for a pod: the default of its
+// --expendable-pods-priority-cutoff.
 const expendable = -10
 
-// held are the pending pods that no node would help now, each with a sentence for its owner: something else has
-// to happen first, and may never happen.
+// held are the pending pods for which no node would help now, with the reasons: something else has to happen first.
 func (r *reading) held() map[types.UID]scaleout.Hold {
 	claims := make(map[types.NamespacedName]bool, len(r.claims.Items))
 	for i := range r.claims.Items {
@@ -38,8 +37,8 @@ func (r *reading) held() map[types.UID]scaleout.Hold {
 	return held
 }
 
-// heldBy is why a pod is held; empty: it is not. The planner handles pods with scheduling gates, and
-// puts those that are nominated on their nodes.
+// heldBy says why a pod is held; empty: it is not. The planner handles scheduling gates, and places nominated pods on
+// their nodes.
 func heldBy(pod *corev1.Pod, claims map[types.NamespacedName]bool, nominated bool) string {
 	if len(pod.Spec.SchedulingGates) > 0 {
 		return ""
@@ -58,17 +57,17 @@ func heldBy(pod *corev1.Pod, claims map[types.NamespacedName]bool, nominated boo
 }
 
 const (
-	// unusedAfter is how long a node may have room for a pod before it counts as unused: the scheduler tries every
-	// pod again after five minutes, also if nothing has changed.
+	// unusedAfter is how long a node may have room for a pod before it counts as unused: the scheduler retries every
+	// pod after five minutes, even if nothing has changed.
 	unusedAfter = 6 * time.Minute
-	// unusedHold and unusedMost bound how long no further node is asked for then.
+	// unusedHold and unusedMost are the shortest and the longest time until another node is requested.
 	unusedHold = time.Hour
 	unusedMost = 24 * time.Hour
 )
 
-// unused is why no further node is asked for, because one had room for the pod in vain; empty: none had, or another
-// is due. The pod's own condition remembers it, also for the next leader. Another is due when the pod is twice as
-// old, so that the wait doubles.
+// unused says why no further node is requested for a pod: the scheduler did not use one that had room. Empty: that did
+// not happen, or another node is due. The pod's condition keeps the fact for the next leader. Another node is due when
+// the pod is twice as old, so that the wait doubles.
 func unused(pod *corev1.Pod, now time.Time) string {
 	reported := condition(pod, v1alpha1.ConditionScaleUp)
 	if reported == nil {
@@ -90,7 +89,7 @@ func unused(pod *corev1.Pod, now time.Time) string {
 	return ""
 }
 
-// schedulerSays is why the scheduler has found no node for the pod.
+// schedulerSays is the scheduler's reason for not placing the pod.
 func schedulerSays(pod *corev1.Pod) string {
 	if c := condition(pod, corev1.PodScheduled); c != nil && c.Message != "" {
 		return c.Message

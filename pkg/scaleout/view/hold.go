@@ -9,8 +9,8 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
-// holdLease is how long a protection or a cordon holds after it was last renewed. Neither Cluster Autoscaler's
-// annotation nor a cordon ends by itself, and a node that is kept in vain can cost a hundred dollars an hour.
+// holdLease is how long a protection or a cordon lasts without renewal. Neither Cluster Autoscaler's annotation nor a
+// cordon ends by itself, and an unneeded node can cost a hundred dollars per hour.
 const holdLease = 2 * time.Hour
 
 // Held reports whether the controller has protected or cordoned a node.
@@ -19,20 +19,20 @@ func Held(node *corev1.Node) bool {
 	return protected || MarkOf(node).Cordons()
 }
 
-// HoldExpired reports whether what the controller holds a node by has not been renewed in time. What has no time, or
-// one that cannot be read, has expired.
+// HoldExpired reports whether the controller holds a node and has not renewed the hold in time. A hold without a valid
+// time has expired.
 func HoldExpired(node *corev1.Node, now time.Time) bool {
 	return Held(node) && !HeldUntil(node).After(now)
 }
 
-// HoldLapses reports whether a hold is to be renewed, because less than half of its time is left. A time that is
-// further away than any renewal sets was written by a clock that went wrong, and is renewed, too.
+// HoldLapses reports whether a hold needs a renewal: less than half of its time is left, or more than any renewal sets,
+// because a clock was wrong.
 func HoldLapses(node *corev1.Node, now time.Time) bool {
 	left := HeldUntil(node).Sub(now)
 	return left < holdLease/2 || left > holdLease+time.Minute
 }
 
-// Hold notes on a node that it is held for another lease.
+// Hold renews the hold of a node for another lease.
 func Hold(node *corev1.Node, now time.Time) {
 	metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationHeldUntil, now.Add(holdLease).UTC().Format(time.RFC3339))
 }
@@ -59,7 +59,7 @@ func Unmark(node *corev1.Node) {
 	}
 }
 
-// HeldUntil is when what the controller holds a node by expires. It is zero for a node without a time that can be read.
+// HeldUntil is when the hold of a node expires; zero: the node has no valid time.
 func HeldUntil(node *corev1.Node) time.Time {
 	until, err := time.Parse(time.RFC3339, node.Annotations[v1alpha1.AnnotationHeldUntil])
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// inFlight are nodes that were asked for and do not exist yet.
+// inFlight are requested nodes that do not exist yet.
 func inFlight(group *v1alpha1.GPUNodeGroup, nodes []*corev1.Node, placeholders []*corev1.Pod) []v1alpha1.InFlight {
 	own := placeholdersOf(group.Name, placeholders)
 	known, hosts := map[string]bool{}, map[string]bool{}
@@ -18,7 +18,7 @@ func inFlight(group *v1alpha1.GPUNodeGroup, nodes []*corev1.Node, placeholders [
 	}
 	var waiting []v1alpha1.InFlight
 	for _, pod := range own {
-		// A placeholder may be seen on its node before the node is.
+		// A cache may have a placeholder on its node before it has the node.
 		if known[pod.Spec.NodeName] {
 			hosts[pod.Spec.NodeName] = true
 			continue
@@ -40,7 +40,7 @@ func inFlight(group *v1alpha1.GPUNodeGroup, nodes []*corev1.Node, placeholders [
 	return entries
 }
 
-// placeholdersOf are those of a group that are to stay, the oldest first.
+// placeholdersOf are those of a group that have neither ended nor are being deleted, the oldest first.
 func placeholdersOf(group string, placeholders []*corev1.Pod) []*corev1.Pod {
 	var own []*corev1.Pod
 	for _, pod := range placeholders {
@@ -52,8 +52,8 @@ func placeholdersOf(group string, placeholders []*corev1.Pod) []*corev1.Pod {
 	return own
 }
 
-// unmet are the entries that no node has met, and the nodes that have met none. A node meets an entry that is older
-// than itself. No better sign exists for a placeholder that cannot land before the startup taint is gone.
+// unmet are the entries without a node, and the nodes without an entry. A node meets an entry that is older than
+// itself. There is no better sign, because a placeholder cannot land before the startup taint is removed.
 func unmet(entries []v1alpha1.InFlight, nodes []*corev1.Node, meets func(*corev1.Node, v1alpha1.InFlight) bool) (left []v1alpha1.InFlight, free []*corev1.Node) {
 	free = slices.Clone(nodes)
 	for _, entry := range entries {
@@ -70,18 +70,17 @@ func unmet(entries []v1alpha1.InFlight, nodes []*corev1.Node, meets func(*corev1
 	return left, free
 }
 
-// createdAfter is strict: creation times have seconds, and an existing node must not count as the one that was asked
-// for.
+// createdAfter is strict: creation times are whole seconds, and an existing node must not count as the requested one.
 func createdAfter(node *corev1.Node, entry v1alpha1.InFlight) bool {
 	return node.CreationTimestamp.After(entry.Since.Time)
 }
 
-// createdSince is not strict: a call of EKS counts existing nodes, so a wrongly met entry is not asked for twice.
+// createdSince is not strict: a call of EKS counts existing nodes, so that an entry that is wrongly met does no harm.
 func createdSince(node *corev1.Node, entry v1alpha1.InFlight) bool {
 	return !node.CreationTimestamp.Before(&entry.Since)
 }
 
-// askedFor are the kinds for which nodes were asked for, as far as known.
+// askedFor are the kinds for which nodes were requested, as far as known.
 func askedFor(entries []v1alpha1.InFlight) []string {
 	var kinds []string
 	for _, entry := range entries {

@@ -14,7 +14,7 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
-// objects are all of the cluster that count.
+// objects are the objects of the cluster that a view reads.
 type objects struct {
 	pods           corev1.PodList
 	nodes          corev1.NodeList
@@ -31,14 +31,14 @@ type objects struct {
 	gpuNodes       v1alpha1.GPUNodeList
 }
 
-// list reads everything. A cache gives its own objects, uncopied: ten thousand pods are
-// copied in longer than they are planned.
+// list reads all objects. A cache returns its own, without a copy: to copy ten thousand pods takes longer than to plan
+// them.
 func list(ctx context.Context, reader client.Reader) (*objects, error) {
 	all := &objects{}
 	for _, kind := range []struct {
 		name string
 		list client.ObjectList
-		// optional kinds are not served by every API server on which the rest works.
+		// optional kinds may be missing from an API server.
 		optional bool
 	}{
 		{"pods", &all.pods, false},
@@ -66,5 +66,5 @@ func list(ctx context.Context, reader client.Reader) (*objects, error) {
 	return all, nil
 }
 
-// notServed reports that the API server does not know the kind.
+// notServed reports whether the API server does not know the kind.
 func notServed(err error) bool { return meta.IsNoMatchError(err) || apierrors.IsNotFound(err) }

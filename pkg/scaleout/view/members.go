@@ -13,15 +13,15 @@ import (
 	"github.com/mica-gpu/mica/api/v1alpha1"
 )
 
-// membership says which group each node belongs to.
+// membership maps nodes to groups.
 type membership struct {
-	// groups are by name.
+	// groups are sorted by name.
 	groups []*v1alpha1.GPUNodeGroup
-	// ofNode has the group's name by the node's.
+	// ofNode has the name of the group by the name of the node.
 	ofNode map[string]string
-	// nodes are by creation, then name.
+	// nodes are sorted by creation, then by name.
 	nodes map[string][]*corev1.Node
-	// refused has a sentence for each group that shares nodes with another. It has no nodes.
+	// refused has a sentence for each group that shares nodes with another. A refused group has no nodes.
 	refused map[string]string
 }
 
@@ -69,7 +69,7 @@ func members(groups []*v1alpha1.GPUNodeGroup, nodes []corev1.Node) membership {
 	return m
 }
 
-// groupsOf are those that are not refused so far and whose labels the node has.
+// groupsOf are the groups that select the node and are not refused so far.
 func (m *membership) groupsOf(node *corev1.Node) []*v1alpha1.GPUNodeGroup {
 	var of []*v1alpha1.GPUNodeGroup
 	for _, group := range m.groups {
@@ -80,7 +80,7 @@ func (m *membership) groupsOf(node *corev1.Node) []*v1alpha1.GPUNodeGroup {
 	return of
 }
 
-// refuseSameLabels finds groups whose new nodes would be another's as well.
+// refuseSameLabels refuses groups whose new nodes another group would select, too.
 func (m *membership) refuseSameLabels() {
 	for i, a := range m.groups {
 		for _, b := range m.groups[i+1:] {
@@ -92,8 +92,8 @@ func (m *membership) refuseSameLabels() {
 	}
 }
 
-// refuse takes both groups out, because nothing says which of them is meant; but a group
-// that was only discovered gives way to one that a user has declared.
+// refuse refuses both groups, because it is unclear which one is meant. If only one of them was discovered, it refuses
+// that one.
 func (m *membership) refuse(a, b *v1alpha1.GPUNodeGroup, why string) {
 	foundA, foundB := a.Labels[v1alpha1.LabelDiscovered] != "", b.Labels[v1alpha1.LabelDiscovered] != ""
 	if foundA || !foundB {
@@ -111,12 +111,12 @@ func (m *membership) refuseOne(group, other *v1alpha1.GPUNodeGroup, why string) 
 	}
 }
 
-// newNodeLabels are those that the spec gives every new node.
+// newNodeLabels are the labels that the spec gives every new node.
 func newNodeLabels(group *v1alpha1.GPUNodeGroup) map[string]string {
 	return labels.Merge(group.Spec.Template.Labels, group.Spec.Provider.Selector())
 }
 
-// hasLabels is false for no labels at all: such a selector is a mistake, not every node.
+// hasLabels is false if no labels are wanted: a selector without labels is a mistake, and does not select every node.
 func hasLabels(have, wanted map[string]string) bool {
 	return len(wanted) > 0 && labels.ValidatedSetSelector(wanted).Matches(labels.Set(have))
 }

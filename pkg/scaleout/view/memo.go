@@ -14,22 +14,22 @@ import (
 )
 
 // Memo caches results of pure functions from one Read to the next, so that a thousand nodes are compared with their
-// templates once. It forgets what a Read does not use. It is not safe for concurrent use.
+// templates once. It drops what a Read does not use. It is not safe for concurrent use.
 type Memo struct {
 	predictions table[predictionKey, prediction]
 	decoded     table[[sha256.Size]byte, *template.Template]
 	learned     table[learnKey, *template.Template]
 	comparisons table[compareKey, comparison]
-	// nominations has when each was first seen.
+	// nominations has the time at which each was first seen.
 	nominations table[nomination, time.Time]
-	// selectors are forgotten when there are too many.
+	// selectors drops expressions if there are too many.
 	selectors *devices.Selectors
 }
 
-// NewMemo is empty.
+// NewMemo returns an empty Memo.
 func NewMemo() *Memo { return &Memo{selectors: devices.NewSelectors()} }
 
-// endRead ends a Read.
+// endRead drops what the Read has not used.
 func (m *Memo) endRead() {
 	m.predictions.dropUnread()
 	m.decoded.dropUnread()
@@ -50,8 +50,7 @@ type learnKey struct {
 	before         *template.Template
 }
 
-// compareKey has the template as a pointer: templates are kept here, too, so that an equal
-// one is the same.
+// compareKey has a pointer to the template: Memo caches templates, so equal ones are the same.
 type compareKey struct {
 	template *template.Template
 	node     string
@@ -93,7 +92,7 @@ func versionOf(o client.Object) string {
 	return o.GetName() + "/" + string(o.GetUID()) + "/" + o.GetResourceVersion()
 }
 
-// versionOfSpec changes with what a user has said of the group, not with its status.
+// versionOfSpec changes with the spec of the group, not with its status.
 func versionOfSpec(group *v1alpha1.GPUNodeGroup) string {
 	return fmt.Sprintf("%s/%s/%d", group.Name, group.UID, group.Generation)
 }

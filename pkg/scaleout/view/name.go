@@ -11,21 +11,20 @@ import (
 
 // Discovered is a node group that a provider lists, such as EKS.
 type Discovered struct {
-	// Nodegroup is its name there.
+	// Nodegroup is its name at the provider.
 	Nodegroup string
-	// Group is how it would be declared; nil: it has no GPUs, or they are unknown.
+	// Group is the GPUNodeGroup for it; nil: it has no GPUs, or they are unknown.
 	Group *v1alpha1.GPUNodeGroup
-	// Err is why that is not known.
+	// Err is why they are unknown.
 	Err error
 }
 
-// notInNames is what EKS allows in names and Kubernetes does not.
+// notInNames matches what EKS allows in names and Kubernetes does not.
 var notInNames = regexp.MustCompile(`[^a-z0-9-]`)
 
-// DiscoveredName is that of the GPUNodeGroup of a managed node group that no user has declared:
-// the node group's own where that can be an object's, and else one made of it, so that two
-// node groups never share an object. Whoever discovers a node group gives it the same name:
-// the second is refused by the API server.
+// DiscoveredName is the name of the GPUNodeGroup for a discovered managed node group: the node group's own name if an
+// object can have it, or else that name with a hash, so that two node groups never share an object. It depends only on
+// the node group: if two controllers discover it, the API server refuses the second object.
 func DiscoveredName(nodegroup string) string {
 	name := strings.Trim(notInNames.ReplaceAllString(strings.ToLower(nodegroup), "-"), "-")
 	if name == nodegroup {

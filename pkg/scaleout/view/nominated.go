@@ -9,32 +9,30 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// nominationHolds is how long a nomination counts. A scheduler may wait for ten minutes until a
-// volume is bound or a device is attached (VolumeBindingArgs.bindTimeoutSeconds, and
-// DynamicResourcesArgs.bindingTimeout). After that it has given up on the node, and may have left
-// the field as it was: Kubernetes 1.34 does (kubernetes/kubernetes#133276).
+// nominationHolds is how long a nomination counts. A scheduler may wait ten minutes until a volume is bound or a device
+// is attached (VolumeBindingArgs.bindTimeoutSeconds, and DynamicResourcesArgs.bindingTimeout). Then it gives up on the
+// node, but Kubernetes 1.34 does not clear the field (kubernetes/kubernetes#133276).
 const nominationHolds = 15 * time.Minute
 
-// Nominations are the nodes for which a scheduler has nominated pods that are on no node: the
-// scheduler makes room there, binds volumes, or waits for the rest of a gang.
+// Nominations are the nodes for which a scheduler has nominated pending pods: it makes room there, binds volumes, or
+// waits for the rest of a gang.
 type Nominations struct {
-	// Nodes has the nodes' names by pod, for nodes that exist, and nominations that count.
+	// Nodes has the names of the nodes, for existing nodes and nominations that count.
 	Nodes map[types.UID]string
-	// Outdated are the pods that have been nominated for one node for too long.
+	// Outdated has the pods that have been nominated for one node for too long.
 	Outdated map[types.UID]bool
-	// again is when the first of Nodes will be outdated; zero: there is none.
+	// again is when the first of Nodes will be outdated; zero: never.
 	again time.Time
 }
 
-// nomination is one of a pod for a node.
+// nomination is that of a pod for a node.
 type nomination struct {
 	pod  types.UID
 	node string
 }
 
-// nominations reads those of all pods, with devices or without. A pod does not say when it was
-// nominated. What counts is when a Read with the same Memo first saw it, so that a controller that
-// has just begun to lead waits once more.
+// nominations reads the nominations of all pods, with devices or without. A pod does not have the time of its
+// nomination: the time counts at which a Read with this Memo first saw it. A new leader therefore waits once more.
 func (r *reading) nominations() Nominations {
 	n := Nominations{Nodes: map[types.UID]string{}, Outdated: map[types.UID]bool{}}
 	exists := make(map[string]bool, len(r.nodes.Items))
@@ -59,8 +57,7 @@ func (r *reading) nominations() Nominations {
 	return n
 }
 
-// NominatedFor is the name of the node for which a pod without a node is nominated; empty: there
-// is none.
+// NominatedFor is the name of the node for which a pending pod is nominated; empty: none.
 func NominatedFor(pod *corev1.Pod) string {
 	if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || fit.Ended(pod) {
 		return ""

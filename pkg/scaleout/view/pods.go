@@ -11,14 +11,13 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
 
-// podsByUse are the pods that matter to the planner.
+// podsByUse are the pods that count for the planner.
 type podsByUse struct {
 	// pending ask for devices and have no node.
 	pending []*corev1.Pod
-	// bound pods by node, those that have not ended.
+	// bound are the pods that have not ended, by node.
 	bound map[string][]*corev1.Pod
-	// placeholders are in neither: they take nothing that a pod could not have, because they
-	// go when their node is there.
+	// placeholders take no room from pods, because they are deleted once their node exists.
 	placeholders []*corev1.Pod
 }
 
@@ -40,8 +39,8 @@ func sortPods(pods []corev1.Pod, extended map[corev1.ResourceName]bool, placehol
 }
 
 // IsPlaceholder reports whether the controller has created the pod, in its namespace of placeholders; an empty
-// namespace is any. Every user may write the label and the owner, who would so hold a group's growth: what counts
-// is the namespace, which is the controller's alone. The chart's policy refuses both elsewhere.
+// namespace stands for any. Any user can write the label and the owner, and so stop the growth of a group. Only the
+// controller can create pods in the namespace. The chart's policy refuses label and owner elsewhere.
 func IsPlaceholder(pod *corev1.Pod, namespace string) bool {
 	if pod.Labels[v1alpha1.LabelNodeGroup] == "" || namespace != "" && pod.Namespace != namespace {
 		return false
@@ -50,7 +49,7 @@ func IsPlaceholder(pod *corev1.Pod, namespace string) bool {
 	return owner != nil && owner.Kind == "GPUNodeGroup" && owner.APIVersion == v1alpha1.GroupVersion.String()
 }
 
-// extendedResources are the names by which classes are asked for without a claim.
+// extendedResources are the extended resources that classes provide.
 func extendedResources(classes []resourceapi.DeviceClass) map[corev1.ResourceName]bool {
 	names := map[corev1.ResourceName]bool{}
 	for i := range classes {

@@ -11,8 +11,7 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
 )
 
-// Mark is how far the end of an empty node is. It is in the node's annotation, so that whoever
-// leads next goes on.
+// Mark is the progress of removing an empty node. It is in the node's annotation, so that the next leader continues.
 type Mark struct {
 	Step Step
 	// Since is when the step began.
@@ -22,17 +21,17 @@ type Mark struct {
 // Step is one of the constants, or empty.
 type Step string
 
-// Steps of a node's end.
+// Steps of removing a node.
 const (
 	// StepEmpty: nothing runs on the node.
 	StepEmpty Step = "empty"
-	// StepCordoned: no pods are placed there any more, and it is seen whether one was on its way.
+	// StepCordoned: the node gets no more pods. The controller waits for pods that were on their way.
 	StepCordoned Step = "cordoned"
-	// StepEnding: AWS is asked, or was, to terminate the machine.
+	// StepEnding: the controller asks AWS to terminate the machine, or has asked.
 	StepEnding Step = "ending"
 )
 
-// MarkOf is the mark of a node. One that cannot be read is none.
+// MarkOf is the mark of a node. It is zero if the annotation is invalid.
 func MarkOf(node *corev1.Node) Mark {
 	step, since, _ := strings.Cut(node.Annotations[v1alpha1.AnnotationScaleIn], " ")
 	at, err := time.Parse(time.RFC3339, since)
@@ -48,11 +47,11 @@ func MarkOf(node *corev1.Node) Mark {
 // String is the annotation's value.
 func (m Mark) String() string { return string(m.Step) + " " + m.Since.UTC().Format(time.RFC3339) }
 
-// Cordons reports that the node is cordoned by the mark.
+// Cordons reports whether the node is cordoned in this step.
 func (m Mark) Cordons() bool { return m.Step == StepCordoned || m.Step == StepEnding }
 
-// planned is the node as it is planned with, nil where it is none. One that is cordoned only until
-// it is ended has room: if a pod is to go there, it is not ended.
+// planned is the node for the planner; nil: the planner ignores it. A node that the controller has cordoned to remove
+// it has room: if a pod needs it, it stays.
 func planned(node *corev1.Node) *corev1.Node {
 	mark := MarkOf(node)
 	if node.DeletionTimestamp != nil || mark.Step == StepEnding {
@@ -67,13 +66,13 @@ func planned(node *corev1.Node) *corev1.Node {
 	return open
 }
 
-// Leaving tells a node that is being deleted, or that Cluster Autoscaler or we are about to end.
+// Leaving reports whether a node is being deleted, or Cluster Autoscaler or Mica is about to remove it.
 func Leaving(node *corev1.Node) bool {
 	return node.DeletionTimestamp != nil || MarkOf(node).Step == StepEnding ||
 		slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == template.TaintToBeDeleted })
 }
 
-// Staying counts the nodes that are not being ended.
+// Staying counts the nodes that are not leaving.
 func (g *Group) Staying() int {
 	n := 0
 	for i := range g.Nodes {
@@ -84,9 +83,8 @@ func (g *Group) Staying() int {
 	return n
 }
 
-// SizeWith counts the nodes that there will be: those that stay, those that come, and those that
-// Mica or Cluster Autoscaler is about to end, as long as AWS still wants them: it will want as many less then. A
-// Node that is being deleted has no machine any more.
+// SizeWith counts the nodes that stay, those that come, and those that Mica or Cluster Autoscaler is about to remove as
+// long as they are part of AWS's desired size. A Node that is being deleted has no machine any more.
 func (g *Group) SizeWith(coming, desired int) int {
 	size, leaving := g.Staying()+coming, 0
 	for i := range g.Nodes {

@@ -10,13 +10,12 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/autoscaler"
 )
 
-// silentMost is how long a Cluster Autoscaler that reports nothing is taken to come back.
+// silentMost is how long a Cluster Autoscaler without a report is expected to come back.
 const silentMost = 24 * time.Hour
 
-// Report is what Cluster Autoscaler reports of a group now, or has last reported; nil: nothing within a
-// day, or status is nil and nothing was seen. It deletes its status when it ends (ExitCleanUp in
-// core/static_autoscaler.go), and the first one after its start has no groups: what it has asked for comes
-// all the same.
+// Report is what Cluster Autoscaler reports of a group now, or has last reported; nil: nothing within a day, or status
+// is nil and there was no report. It deletes its status when it exits (ExitCleanUp in core/static_autoscaler.go), and
+// its first one has no groups. The nodes that it has requested come nevertheless.
 func Report(group *v1alpha1.GPUNodeGroup, status *autoscaler.Status, now time.Time) *v1alpha1.AutoscalerReport {
 	last := group.Status.Autoscaler
 	if status == nil {
@@ -39,8 +38,8 @@ func Report(group *v1alpha1.GPUNodeGroup, status *autoscaler.Status, now time.Ti
 	return silent
 }
 
-// Target is the size that the group is to have, as far as EKS, EC2 Auto Scaling or Cluster Autoscaler
-// reports it. What Cluster Autoscaler has asked for counts for as long as a node of the group may take.
+// Target is the desired size of the group, as far as EKS, EC2 Auto Scaling or Cluster Autoscaler reports it. The last
+// report of a silent Cluster Autoscaler counts until the group's provision timeout.
 func (g *Group) Target(now time.Time) int {
 	switch report := g.Autoscaler; {
 	case g.ProviderSize != nil:
@@ -54,8 +53,7 @@ func (g *Group) Target(now time.Time) int {
 	}
 }
 
-// TargetEnds is when a target counts no more that Cluster Autoscaler has reported before it fell silent;
-// zero: it reports.
+// TargetEnds is when the last target of a silent Cluster Autoscaler ceases to count; zero: it is not silent.
 func (g *Group) TargetEnds() time.Time {
 	if g.Autoscaler == nil || g.Autoscaler.SilentSince == nil {
 		return time.Time{}

@@ -11,8 +11,8 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
 )
 
-// chooseTemplate finds the template that counts, the best first: a node that the group has,
-// one that it had, the catalogue. It tells of each node what it lacks and in what it differs.
+// chooseTemplate sets the template of the group: from a node that it has, or else from one that it had, or else from
+// the catalogue. It sets what each node lacks and how it differs.
 func (r *reading) chooseTemplate(group *Group) {
 	group.Predicted = r.predict(*group).template
 	learned := r.learned(group.Object)
@@ -38,10 +38,9 @@ func (r *reading) chooseTemplate(group *Group) {
 	}
 }
 
-// judge says what the node lacks. What was learned from a node may promise pools of drivers
-// that have been uninstalled since: no new node would ever be complete, and nothing learned
-// anew. So a node with the startup taint that has had its time is only held to what our
-// driver publishes, as long as no pool of another is there in part.
+// judge sets what the node lacks. A learned template may promise pools of drivers that were uninstalled since: then no
+// new node would ever be complete, and nothing would be learned again. So a node that has the startup taint after its
+// provision timeout needs only the pools of Mica's driver, unless it has incomplete pools of other drivers.
 func (r *reading) judge(group *Group, t *template.Template, state *NodeState) {
 	if state.Withheld != "" {
 		state.Missing = []string{state.Withheld}
@@ -57,9 +56,8 @@ func (r *reading) judge(group *Group, t *template.Template, state *NodeState) {
 	}
 }
 
-// difference is against the template that counted, and then against the catalogue: once it
-// is learned from, a node agrees with what was learned, and what the catalogue says is as
-// wrong as before.
+// difference compares with the former template, and then with the catalogue: a node always agrees with the template
+// that was learned from it, but the catalogue may still be wrong.
 func (r *reading) difference(state *NodeState, before, predicted *template.Template) string {
 	if before == nil {
 		return ""
@@ -70,8 +68,8 @@ func (r *reading) difference(state *NodeState, before, predicted *template.Templ
 	return r.compare(predicted, state).difference
 }
 
-// counts reports whether what was learned is still what a new node will have: the same policy
-// applies, as far as that can be predicted, and the machine is of the same type.
+// counts reports whether the learned template still describes a new node: the same policy applies, as far as that can
+// be predicted, and the instance type is the same.
 func counts(learned *template.Template, group *Group) bool {
 	if learned == nil {
 		return false
@@ -82,8 +80,8 @@ func counts(learned *template.Template, group *Group) bool {
 	return group.Predicted == nil || group.Predicted.Policy == learned.Policy
 }
 
-// live is learned from the nodes that are complete: from the most frequent kind,
-// or if that does not decide, from the kind of the newest node.
+// live is the template learned from complete nodes: from the most frequent kind, or among equals from the kind of the
+// newest node.
 func (r *reading) live(states []NodeState, learned *template.Template) *template.Template {
 	type class struct {
 		template *template.Template
@@ -102,8 +100,7 @@ func (r *reading) live(states []NodeState, learned *template.Template) *template
 			i = len(classes) - 1
 		}
 		classes[i].nodes++
-		// The node from which was learned before is kept as long as it is one of them: the
-		// group's status is not written anew for each new node.
+		// Learn from the same node as before if possible, so that a new node does not change the group's status.
 		if learned != nil && state.Object.Name == learned.LearnedFrom {
 			classes[i].source = &state
 		}
@@ -120,7 +117,7 @@ func (r *reading) live(states []NodeState, learned *template.Template) *template
 	return r.learn(most.source, learned)
 }
 
-// learn gives what was learned before where that says the same, with its date.
+// learn learns from a node. If the result equals the former template, it keeps the former date.
 func (r *reading) learn(state *NodeState, before *template.Template) *template.Template {
 	key := learnKey{node: state.version, policies: r.policyKey, before: before}
 	return r.Memo.learned.get(key, func() *template.Template {
@@ -133,14 +130,14 @@ func (r *reading) learn(state *NodeState, before *template.Template) *template.T
 	})
 }
 
-// sameTemplate leaves out when it was learned.
+// sameTemplate ignores the dates.
 func sameTemplate(a, b *template.Template) bool {
 	return a != nil && b != nil && a.LearnedFrom == b.LearnedFrom && a.Policy == b.Policy &&
 		apiequality.Semantic.DeepEqual(a.Node, b.Node) && apiequality.Semantic.DeepEqual(a.Slices, b.Slices)
 }
 
-// learned is what the group's status keeps. What cannot be read is as good as nothing: the
-// next node is learned from again.
+// learned is the template in the group's status; nil: there is none, or it is invalid, and will be learned from the
+// next node.
 func (r *reading) learned(object *v1alpha1.GPUNodeGroup) *template.Template {
 	status := object.Status.Template
 	if status == nil || len(status.Data) == 0 {

@@ -16,27 +16,26 @@ import (
 	"github.com/mica-gpu/mica/pkg/excerpt"
 )
 
-// Workload replaces its pods by pods that are alike.
+// Workload is an owner that replaces its pods by pods that are alike.
 type Workload struct {
 	Namespace string
 	// Name has the kind, such as CronJob/train.
 	Name string
-	// Asks is the same for pods that ask the same of a node.
+	// Asks is equal for pods with equal conditions on nodes.
 	Asks string
 }
 
-// WorkloadOf is the workload that a pod is of, by the names in the pod alone: Jobs and ReplicaSets come
-// and go with their pods. Nothing but names is known of what made these.
+// WorkloadOf is the workload of a pod, by names in the pod alone: Jobs and ReplicaSets come and go with their pods.
 func WorkloadOf(pod *corev1.Pod) Workload {
 	return Workload{Namespace: pod.Namespace, Name: workloadName(pod), Asks: asks(&pod.Spec)}
 }
 
-// ofCronJob is the name of a CronJob's Job: its schedule in minutes since 1970 is added (getJobName in
-// pkg/controller/cronjob/utils.go of Kubernetes), which has had eight digits since 1989.
+// ofCronJob matches the name of a CronJob's Job, which ends in its time in minutes since 1970 (getJobName in
+// pkg/controller/cronjob/utils.go of Kubernetes). It has had eight digits since 1989.
 var ofCronJob = regexp.MustCompile(`^(.+)-[0-9]{8}$`)
 
-// workloadName is the kind and the name without what is generated for each pod. Pods of a StatefulSet, which
-// have a generateName as well, are apart: so are their volumes.
+// workloadName is the kind and the name, without the generated part of the pod's name. Each pod of a StatefulSet has a
+// name of its own, because it has volumes of its own.
 func workloadName(pod *corev1.Pod) string {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil {
@@ -59,8 +58,8 @@ func workloadName(pod *corev1.Pod) string {
 	return kind + "/" + name
 }
 
-// asks is a hash of what does not differ between pods of one template. Affinity to pods does: the API
-// server writes the values of matchLabelKeys into it.
+// asks is a hash of what is equal for pods of one template. Affinity to pods is not: the API server writes the values
+// of matchLabelKeys into it.
 func asks(spec *corev1.PodSpec) string {
 	asked := corev1.PodSpec{
 		NodeSelector:   spec.NodeSelector,
@@ -89,7 +88,7 @@ func WorkloadIn(entry *v1alpha1.UnusedBy) Workload {
 	return Workload{Namespace: entry.Namespace, Name: entry.Workload, Asks: entry.Asks}
 }
 
-// unusedWorkloads are those that left nodes unused, by namespace: few namespaces have any.
+// unusedWorkloads are those whose nodes were not used, by namespace: few namespaces have any.
 type unusedWorkloads map[string]map[Workload]*v1alpha1.UnusedBy
 
 func unusedBy(groups []v1alpha1.GPUNodeGroup) unusedWorkloads {
@@ -107,8 +106,8 @@ func unusedBy(groups []v1alpha1.GPUNodeGroup) unusedWorkloads {
 	return found
 }
 
-// hold is why no node is asked for, because one had room in vain for an earlier pod of the pod's workload; empty: none
-// had, or another is due. Earlier pods remember it themselves.
+// hold says why no node is requested for a pod: the scheduler did not use one that had room for an earlier pod of its
+// workload. Empty: that did not happen, or another node is due. Earlier pods have a condition of their own.
 func (u unusedWorkloads) hold(pod *corev1.Pod, now time.Time) string {
 	if u[pod.Namespace] == nil {
 		return ""
@@ -122,19 +121,20 @@ func (u unusedWorkloads) hold(pod *corev1.Pod, now time.Time) string {
 }
 
 const (
-	// maxMessage is what the status allows.
+	// maxMessage is the limit in the status.
 	maxMessage = 512
-	// unusedMemory is how long after its time an entry counts for the next wait.
+	// unusedMemory is how long an entry still counts for the next wait after its time.
 	unusedMemory = 24 * time.Hour
 )
 
-// NewlyUnused reports whether a node has had room for the pod for too long, which the pod does not say yet.
+// NewlyUnused reports whether a node has had room for the pod for too long, and the pod's condition does not say so
+// yet.
 func NewlyUnused(pod *corev1.Pod, now time.Time) bool {
 	c := condition(pod, v1alpha1.ConditionScaleUp)
 	return c != nil && c.Reason == v1alpha1.ReasonFitsNode && now.Sub(c.LastProbeTime.Time) >= unusedAfter
 }
 
-// UnusedAgain is the entry of a pod's workload after one more node was not used; before is nil the first time.
+// UnusedAgain is the entry of a pod's workload after one more node was not used. before is nil the first time.
 func UnusedAgain(before *v1alpha1.UnusedBy, pod *corev1.Pod, now time.Time) v1alpha1.UnusedBy {
 	workload := WorkloadOf(pod)
 	entry := v1alpha1.UnusedBy{
@@ -150,8 +150,7 @@ func UnusedAgain(before *v1alpha1.UnusedBy, pod *corev1.Pod, now time.Time) v1al
 	return entry
 }
 
-// Remembered reports whether an entry still counts. One that ends later than any can was made by a clock
-// that ran ahead.
+// Remembered reports whether an entry still counts. An entry that ends too late was written with a wrong clock.
 func Remembered(entry *v1alpha1.UnusedBy, now time.Time) bool {
 	return now.Before(entry.Until.Add(unusedMemory)) && entry.Until.Sub(now) <= unusedMost
 }

@@ -1,7 +1,6 @@
-// Package view reads the cluster: it makes the Snapshot that the planner decides by, from a
-// cache or directly, for the controller and kubectl gpu. A view does not change. It knows
-// the nodes of each group, which template counts, and what bounds a group.
-// It writes nothing.
+// Package view reads the cluster, from a cache or directly, and makes the planner's Snapshot, for the controller and
+// kubectl gpu. It knows the nodes, the template and the limits of each group. A view is immutable. Package view writes
+// nothing.
 package view
 
 import (
@@ -19,94 +18,91 @@ import (
 	"github.com/mica-gpu/mica/pkg/scaleout/template"
 )
 
-// Options say how to look.
+// Options are for Read.
 type Options struct {
-	// Driver is our driver's name.
+	// Driver is the name of Mica's driver.
 	Driver string
 	Now    time.Time
-	// Placeholders is the namespace in which the controller creates placeholders. Empty, for a reader that does not
-	// know it: any.
+	// Placeholders is the namespace in which the controller creates placeholders; empty: unknown, any counts.
 	Placeholders string
-	// Autoscaler is what Cluster Autoscaler says; nil where that cannot be known.
+	// Autoscaler is Cluster Autoscaler's status; nil: unknown.
 	Autoscaler *autoscaler.Status
 	// EKS describes groups of pairing direct; nil: EKS is not called.
 	EKS EKS
-	// StartupTaints are those that nodes lose once they have started.
+	// StartupTaints are those that a node loses once it has started.
 	StartupTaints template.StartupTaints
-	// Replicas are those to count room for.
-	Replicas []scaleout.Replica
-	// Memo keeps what was worked out of nodes and templates for the next Read. Who looks
-	// once has none.
+	Replicas      []scaleout.Replica
+	// Memo caches results for the next Read; nil: no cache.
 	Memo *Memo
 }
 
-// View is the cluster at one moment. What is in it may be a cache's own: it is not changed.
+// View is the cluster at one moment. Its objects may belong to a cache: do not change them.
 type View struct {
 	scaleout.Snapshot
 	// GroupStates are in the order of Snapshot.Groups.
 	GroupStates []Group
-	// Headrooms are in the order of Snapshot.Headroom, those that are invalid left out.
+	// Headrooms are the valid ones, in the order of Snapshot.Headroom.
 	Headrooms []*v1alpha1.GPUHeadroom
-	// InvalidHeadrooms has a sentence by name, of RefusedHeadrooms.
+	// InvalidHeadrooms has a sentence for each of RefusedHeadrooms, by name.
 	InvalidHeadrooms map[string]string
-	// RefusedHeadrooms are those that are invalid.
+	// RefusedHeadrooms are the invalid ones.
 	RefusedHeadrooms []*v1alpha1.GPUHeadroom
 	// BudgetObjects are those of Snapshot.Budgets, in any order.
 	BudgetObjects []*v1alpha1.GPUBudget
-	// Again is when a schedule begins or ends next, or a node gets too old for a rate; zero: never.
+	// Again is the next time at which a View changes by itself, such as by a schedule; zero: never.
 	Again time.Time
-	// Nodegroups has what EKS says of groups that were asked for, by name.
+	// Nodegroups has the answers of EKS by the name of the group.
 	Nodegroups map[string]Nodegroup
-	// Placeholders are the pods that the controller has made, whatever their phase.
+	// Placeholders are the pods that the controller has created, in any phase.
 	Placeholders []*corev1.Pod
 
-	// Nominated are the nominations of pods, also of pods without devices.
+	// Nominated has the nominations of all pods, also of those without devices.
 	Nominated Nominations
 
 	// Daemons are the DaemonSets of the cluster.
 	Daemons []Daemon
 }
 
-// Group is what is known of a group.
+// Group is the state of a group.
 type Group struct {
 	Object *v1alpha1.GPUNodeGroup
-	// InstanceType is the one that the spec, or else a node, names.
+	// InstanceType is that of the spec, or else of a node.
 	InstanceType string
-	// Template is that of the snapshot; Predicted is what the catalogue alone says, where it can.
+	// Template is that of the snapshot. Predicted is that of the catalogue alone, if it knows enough.
 	Template, Predicted *template.Template
 	// StartupTaints are those of the snapshot.
 	StartupTaints template.StartupTaints
-	// Nodes are live ones, by creation.
+	// Nodes are the live ones, by creation.
 	Nodes []NodeState
-	// ProviderMax is the limit of who makes the group grow, nil where it is not known. Max is the
-	// most nodes that it may have, by spec or by that, nil where there is no limit.
+	// ProviderMax is the limit of the autoscaler or of EKS; nil: unknown.
 	ProviderMax *int32
-	// ProviderSize is the size that EKS or EC2 Auto Scaling is to give the group, nil where they are not asked.
+	// ProviderSize is the desired size at EKS or EC2 Auto Scaling; nil: they were not asked.
 	ProviderSize *int32
 	// Autoscaler is what Cluster Autoscaler reports of the group, or has last reported; nil: nothing.
 	Autoscaler *v1alpha1.AutoscalerReport
-	Max        *int
-	// Refused says why the group is not planned with at all: its labels are another group's.
+	// Max is the lower of the limits in the spec and of the provider; nil: no limit.
+	Max *int
+	// Refused says why the group is ignored: it selects the same nodes as another group.
 	Refused string
-	// Withheld says why a new node would offer no GPU: the group's nodes do not.
+	// Withheld says why a new node would offer no GPU, because none of the group's nodes does.
 	Withheld string
-	// InFlight is what was asked for and is no node yet.
+	// InFlight are the requested nodes that do not exist yet.
 	InFlight []v1alpha1.InFlight
 }
 
-// NodeState is what is known of a node of a group.
+// NodeState is the state of a node of a group.
 type NodeState struct {
 	Object *corev1.Node
-	// Slices are as published, without what DeviceTaintRules add.
+	// Slices are as published, without taints of DeviceTaintRules.
 	Slices []*resourceapi.ResourceSlice
-	// Missing is what the node lacks of what the template promises; empty: it is complete.
+	// Missing is what the node lacks of its template; empty: nothing.
 	Missing []string
-	// Withheld says that the node offers none of its GPUs, and will not by itself, and why.
+	// Withheld says why the node offers none of its GPUs; empty: it offers them, or may still do so.
 	Withheld string
-	// Waived is what a node with the startup taint never got of other drivers, and which it
-	// is not held to any more: they may have been uninstalled.
+	// Waived is what a node with the startup taint lacks of other drivers, and no longer needs: they may have been
+	// uninstalled.
 	Waived []string
-	// Difference is in what the complete node contradicts the template that counted before it.
+	// Difference says how the complete node contradicts the former template.
 	Difference string
 	// Ready is the node's own condition, ReadySince when it last became so.
 	Ready      bool
@@ -116,7 +112,7 @@ type NodeState struct {
 	version string
 }
 
-// Read looks at the cluster, and at EKS where it may. The error names what could not be listed.
+// Read reads the cluster, and EKS if Options has it. The error names what could not be listed.
 func Read(ctx context.Context, reader client.Reader, o Options) (*View, error) {
 	all, err := list(ctx, reader)
 	if err != nil {
@@ -131,13 +127,13 @@ func Read(ctx context.Context, reader client.Reader, o Options) (*View, error) {
 	return r.view(), nil
 }
 
-// reading is one look.
+// reading is one Read.
 type reading struct {
 	*objects
 	Options
 	pods   podsByUse
 	slices map[string][]*resourceapi.ResourceSlice
-	// withheld has the nodes that offer none of their GPUs, with the reason.
+	// withheld has the reasons of nodes that offer none of their GPUs, by name.
 	withheld map[string]string
 	policies []*v1alpha1.GPUPolicy
 	// policyKey changes with any policy.
@@ -145,7 +141,7 @@ type reading struct {
 	members   membership
 	daemons   []Daemon
 	nominated Nominations
-	// eks has answers of EKS by the group's name.
+	// eks has the answers of EKS by the name of the group.
 	eks map[string]Nodegroup
 }
 
@@ -196,7 +192,7 @@ func (r *reading) view() *View {
 	return v
 }
 
-// snapshotNodes are those on which pods could be put: one that is being deleted, or ended, is none.
+// snapshotNodes are the nodes on which pods may be placed, without those that are being deleted or removed.
 func (r *reading) snapshotNodes(starting map[string]bool) []scaleout.Node {
 	nodes := make([]scaleout.Node, 0, len(r.nodes.Items))
 	askedFor := map[string]string{}

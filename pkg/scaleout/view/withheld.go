@@ -7,8 +7,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 )
 
-// withheldNodes has by name the nodes that offer none of their GPUs, and says so with the reason
-// that the plugin gives. What a node publishes is newer than what its plugin says.
+// withheldNodes has the plugins' reasons of nodes that offer none of their GPUs, by name. If a node publishes devices,
+// they are newer than the reason.
 func (r *reading) withheldNodes() map[string]string {
 	withheld := map[string]string{}
 	for i := range r.gpuNodes.Items {
@@ -21,8 +21,8 @@ func (r *reading) withheldNodes() map[string]string {
 	return withheld
 }
 
-// withheld says why a new node of a group would offer no GPU: none of its nodes is complete, and
-// one offers none.
+// withheld says why a new node of a group would offer no GPU: none of its nodes is complete, and one of them offers
+// none.
 func withheld(nodes []NodeState) string {
 	if slices.ContainsFunc(nodes, NodeState.Complete) {
 		return ""
