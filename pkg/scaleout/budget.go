@@ -194,7 +194,7 @@ func (b *budget) refuses(s spent, g *group) string {
 		return fmt.Sprintf("budget %s allows %s per hour, %s of that is spent, and a node of group %s costs %s: raise spec.pricePerHour, or wait until nodes are gone",
 			b.Name, Price(*b.PricePerHour), Price(s.price), g.Name, Price(*g.PricePerHour))
 	case b.Rate != nil && s.nodes+1 > b.Rate.Nodes:
-		return fmt.Sprintf("budget %s allows %s in %s, and as many have come or are coming: it goes on when they are older",
+		return fmt.Sprintf("budget %s allows %s in %s, and as many have come or are coming: wait until they are older",
 			b.Name, excerpt.Count(b.Rate.Nodes, "node"), b.Rate.Period)
 	}
 	return ""

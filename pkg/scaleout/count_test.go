@@ -236,7 +236,7 @@ func TestASampleThatIsTooMuchWorkIsAProblemOfItsOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if supply := supplies[0]; supply.Total() != 0 || !strings.Contains(supply.Problem, "was not found out") {
+	if supply := supplies[0]; supply.Total() != 0 || !strings.Contains(supply.Problem, "cannot count the room") {
 		t.Errorf("got %+v, want that it was too much work", supply)
 	}
 	if supply := supplies[1]; supply.Total() != 16 || supply.Problem != "" {

@@ -108,7 +108,7 @@ func (c *comparison) compare(t *testing.T, p *pod) {
 			continue
 		}
 		c.misses[miss.Reason]++
-		if want.aborts != miss.Aborts && miss.Reason == fit.ReasonDevices && !strings.Contains(miss.Text, "was not found out") {
+		if want.aborts != miss.Aborts && miss.Reason == fit.ReasonDevices && !strings.Contains(miss.Text, "cannot decide whether") {
 			t.Fatalf("%s on %s: the scheduler says %q (aborts: %v), fit says %+v", p.object.Name, name, want.reasons, want.aborts, miss)
 		}
 	}

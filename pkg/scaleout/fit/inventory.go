@@ -114,7 +114,7 @@ func (c *Cluster) left(from *inventory, results []resourceapi.AllocationResult) 
 func missOfError(l *layout, d *demand, err error) *Miss {
 	miss := &Miss{Reason: ReasonDevices, Aborts: !errors.Is(err, structured.ErrFailedAllocationOnNode)}
 	if errors.Is(err, ErrSpent) {
-		miss.Text = fmt.Sprintf("whether %s can be allocated was not found out: there are too many combinations of devices to try; "+
+		miss.Text = fmt.Sprintf("cannot decide whether %s can be allocated: there are too many combinations of devices to try; "+
 			"ask for several devices by the count of one request rather than by several requests", d.named())
 		return miss
 	}

@@ -44,7 +44,7 @@ func uncounted(err error) string {
 	if !errors.Is(err, fit.ErrSpent) {
 		return err.Error()
 	}
-	return "for how many more pods there is room was not found out: there are too many samples, " +
+	return "cannot count the room for more pods: there are too many samples, " +
 		"or their claims have too many combinations of devices; ask for several devices by the count of one request rather than by several requests"
 }
 

@@ -78,7 +78,7 @@ func unused(pod *corev1.Pod, now time.Time) string {
 		if now.Sub(reported.LastProbeTime.Time) < unusedAfter {
 			return ""
 		}
-		return excerpt.Of(fmt.Sprintf("a node has had room for it for %s, and the scheduler has not put it there; it says: %s: mend that; another node is asked for after an hour, or when the pod is twice as old, a day at most",
+		return excerpt.Of(fmt.Sprintf("a node has had room for it for %s, and the scheduler has not put it there; it says: %s: fix that; another node is requested after an hour, or when the pod is twice as old, a day at most",
 			unusedAfter, schedulerSays(pod)), excerpt.MaxEvent)
 	case v1alpha1.ReasonNodeUnused:
 		since := reported.LastTransitionTime.Time

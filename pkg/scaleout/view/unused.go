@@ -116,7 +116,7 @@ func (u unusedWorkloads) hold(pod *corev1.Pod, now time.Time) string {
 	if entry == nil || pod.CreationTimestamp.Before(&entry.Since) || !now.Before(entry.Until.Time) || entry.Until.Sub(now) > unusedMost {
 		return ""
 	}
-	return excerpt.Of(fmt.Sprintf("a node had room for an earlier pod of %s for %s, and the scheduler did not put it there; it said: %s: mend that; another node is asked for at %s",
+	return excerpt.Of(fmt.Sprintf("a node had room for an earlier pod of %s for %s, and the scheduler did not put it there; it said: %s: fix that; another node is requested at %s",
 		entry.Workload, unusedAfter, entry.Message, entry.Until.UTC().Format(time.RFC3339)), excerpt.MaxEvent)
 }
 
