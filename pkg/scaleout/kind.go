@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mica-gpu/mica/pkg/scaleout/fit"
 )
@@ -107,6 +109,25 @@ func (p *planner) kindOf(pod *corev1.Pod, more int) *kind {
 		k.id = short(names...)
 	}
 	return k
+}
+
+// kindOfClaim is the kind of a pod that asks for nothing but a claim. It tolerates all taints of nodes, because most
+// keep pods without devices away.
+func (p *planner) kindOfClaim(prefix, name string, spec resourceapi.ResourceClaimSpec) (*kind, error) {
+	pod := &corev1.Pod{}
+	pod.Namespace, pod.Name, pod.UID = "headroom", name, types.UID("headroom/"+name)
+	pod.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	request := "device"
+	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: request, ResourceClaimName: &name}}
+	claim := &resourceapi.ResourceClaim{Spec: spec}
+	claim.Namespace, claim.Name, claim.UID = pod.Namespace, name, pod.UID
+	example, err := p.cluster.Pod(pod, []fit.PodClaim{{Name: request, Claim: claim}})
+	if err != nil {
+		return nil, err
+	}
+	k := &kind{id: prefix + name, example: example}
+	k.measureClaims()
+	return k, nil
 }
 
 // unplanned is a kind of pods that cannot be planned.
