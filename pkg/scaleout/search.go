@@ -161,7 +161,7 @@ func (s *search) comingOf(ctx context.Context, p *plan, g *group, prefers func(*
 	return found{}, nil
 }
 
-// noteAbort records a miss on a live node because of which the scheduler tries no other node.
+// noteAbort records a miss on a live node that ends the scheduler's search for a node.
 func (k *kind) noteAbort(h *host, miss *fit.Miss) {
 	if miss.Aborts && h.stage == live && k.aborts == "" {
 		k.aborts = fmt.Sprintf("node %s: %s; the scheduler gives up on the pod for this, so that no further node would help it", h.name, miss.Text)

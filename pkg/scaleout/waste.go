@@ -23,7 +23,7 @@ func (p *planner) rest(m *fit.Machine) int {
 	return count
 }
 
-// free counts the units of which nothing is allocated. Eight GPUs that are also offered as 200 partitions are eight
+// free counts the units without any allocation. Eight GPUs that are also offered as 200 partitions are eight
 // units.
 func free(m *fit.Machine) int {
 	used := m.Used()
