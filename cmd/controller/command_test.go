@@ -202,6 +202,7 @@ func TestPauseWaitsForSIGTERM(t *testing.T) {
 			if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
+			<-received // a signal that arrives after this test would end the tests
 			sent = true
 		}
 	}
