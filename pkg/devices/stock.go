@@ -80,8 +80,8 @@ type Shortage struct {
 	Need, Left   resource.Quantity
 }
 
-// Short returns a shortage that keeps claims from the device, that with the first name of a set; nil: there is
-// none. The first share of a device pays for all.
+// Short returns the first shortage, by counter set and name, that keeps claims from the device, or nil. The first
+// share of a device consumes its counters; further shares consume none.
 func (s *Stock) Short(d *Device) *Shortage {
 	if d.Shared() && s.used[d.ID].Shared {
 		return nil
