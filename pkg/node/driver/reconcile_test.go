@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -99,9 +100,9 @@ func TestWithoutInotifyNothingIsAskedOfTheAPIServer(t *testing.T) {
 		api := apiserver.New(claim)
 		o := options(t, api, newHardware(t))
 		d := offering(t, o, claim)
-		attempts := 0
+		var attempts atomic.Int64
 		d.newWatcher = func() (*fsnotify.Watcher, error) {
-			attempts++
+			attempts.Add(1)
 			return nil, os.NewSyscallError("inotify_init1", syscall.EMFILE)
 		}
 		_, ctx := ktesting.NewTestContext(t)
@@ -112,8 +113,8 @@ func TestWithoutInotifyNothingIsAskedOfTheAPIServer(t *testing.T) {
 		if actions := api.Actions(); len(actions) > 0 {
 			t.Errorf("the API server was asked %d times, first %v", len(actions), actions[0])
 		}
-		if most := int(reconcileInterval/goneInterval) + 6; attempts < 10 || attempts > most {
-			t.Errorf("a watch was tried %d times in %s, want 10 to %d", attempts, reconcileInterval, most)
+		if tried, most := attempts.Load(), int64(reconcileInterval/goneInterval)+6; tried < 10 || tried > most {
+			t.Errorf("a watch was tried %d times in %s, want 10 to %d", tried, reconcileInterval, most)
 		}
 		for name, remove := range map[string]func(string) error{"a file": func(dir string) error { return os.Remove(specs(t, o)[0]) }, "the directory": os.RemoveAll} {
 			must(t, remove(o.CDIRoot))
