@@ -162,7 +162,12 @@ func (c *Cluster) read(slice *resourceapi.ResourceSlice, own devices.Own, networ
 		read.compared = append(read.compared, compared...)
 		s.device(device)
 	}
-	read.number = numbered(c.numbers, string(s))
+	number, met := c.numbers[string(s)] // this spelling of a lookup copies no text
+	if !met {
+		number = len(c.numbers)
+		c.numbers[string(s)] = number
+	}
+	read.number = number
 	return read
 }
 
