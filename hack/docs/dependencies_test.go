@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// A module that is required directly has a row that says what it is for, and a row has a module.
+// Each direct requirement of a go.mod has a row on the page, and each row a requirement.
 func TestEveryDependencyHasARow(t *testing.T) {
 	const page = "docs/project/dependencies.md"
 	listed := map[string][]string{}

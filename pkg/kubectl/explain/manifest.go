@@ -85,7 +85,7 @@ func (m *Manifest) Read(name string, from io.Reader) error {
 	}
 }
 
-// header is what every object has.
+// header is the type and the metadata of an object.
 type header struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        struct {
