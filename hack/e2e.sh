@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Runs the compiled end-to-end tests, or with -test.bench its benchmarks,
 # against the cluster that `cluster run` has brought up around this script.
+#
+# MICA_E2E_PART=node runs the tests of the GPU node, which restart, fill and break it; `scaling` those of scaling out,
+# KEDA and the API server's rules, beside test/fleet and KEDA. Each part has a cluster of its own. Unset: all tests on one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tool=${CLUSTER_TOOL:-bin/cluster}
@@ -27,56 +30,64 @@ for name in "${!environment[@]}"; do
 	i=$((${#values[@]} / 4))
 	values+=(--set "controller.env[$i].name=$name" --set-string "controller.env[$i].value=${environment[$name]}")
 done
+part=${MICA_E2E_PART:-}
+# A test of none of these names runs on the cluster of the node.
+scaling='^Test(KEDA|ScaleOut|ExamplesOfScaleOut|Headroom|HoldsOfADeadController|AStolenToken|ForgedPlaceholders|AlertsFire|PluginWrites|PluginLeaves|PluginHasNoOther|WorkloadExamples|EveryExample|CommandsOfTheDocs|DoctorFinds|HelmTest|OnAnOlder|EachRight|Uninstall)'
+case $part in
+node) chosen=(-test.skip "$scaling") ;;
+scaling) chosen=(-test.run "$scaling") ;;
+'') chosen=() ;;
+*)
+	echo "MICA_E2E_PART=$part is unknown: use node, scaling, or nothing for both" >&2
+	exit 2
+	;;
+esac
 # KEDA's tests let the controller ask the Prometheus that hack/keda.sh brings up.
 hack/install.sh "${values[@]}" --set controller.keda.enabled=true,controller.keda.tls.requireClientCertificate=false,controller.keda.prometheus.triggers=true \
 	--set controller.keda.prometheus.address="http://$MICA_NODE_IP:19090" \
 	--set kubeletPlugin.healthQuietPeriod=5s
-"$tool" load bin/eks-sim.tar
 # Kinds of other projects, by whose schemas the API server checks the examples.
 kubectl=$("$tool" tool kubectl)
 "$kubectl" apply --server-side --filename bin/crds >/dev/null
 "$kubectl" wait --for condition=Established --timeout 1m --filename bin/crds >/dev/null
-hack/keda.sh up
+beside=()
+if [[ $part != node ]]; then
+	"$tool" load bin/eks-sim.tar
+	hack/keda.sh up
+	beside=(hack/scaleout.sh bin/fleet-logs)
+fi
 export AUTOSCALER_FLAGS="--scan-interval=5s --scale-down-delay-after-add=0s"
 tests=(env -C test/e2e "$PWD/bin/e2e.test" -test.timeout 30m "$@")
 if [[ $* == *-test.bench* ]]; then
-	exec hack/scaleout.sh bin/fleet-logs "${tests[@]}"
+	exec "${beside[@]}" "${tests[@]}"
 fi
-# suite REPORT ARGUMENT... runs tests; what they say is in bin/logs/REPORT.json, too. gotestsum tells all failures by one
-# status, so that of the tests is kept.
+# suite REPORT ARGUMENT... runs tests; what they say is in bin/logs/REPORT.json, too.
 suite() {
-	local report=bin/logs/$1
+	local report=bin/logs/$1.json
 	shift
-	rm -f "$report.exit"
-	# shellcheck disable=SC2016  # the shell that runs the tests expands it
-	hack/scaleout.sh bin/fleet-logs bin/gotestsum --format testname --hide-summary skipped --jsonfile "$report.json" \
-		--raw-command -- go tool test2json -t -p test/e2e \
-		sh -c '"$@"; status=$?; echo "$status" >"$0"; exit "$status"' "$report.exit" "${tests[@]}" "$@" -test.v=test2json
-}
-
-part=
-[[ $* == *-test.@(run|skip|short|failfast|list)* ]] && part=1
-again=()
-if ! suite e2e "$@"; then
-	mapfile -t again < <(sed -n 's/.*"Action":"fail".*"Test":"\([^"/]*\)".*/\1/p' bin/logs/e2e.json | sort -u)
-	# 1 is that of tests that failed, not of a panic, a timeout or what they left behind.
-	if [[ $part || $(<bin/logs/e2e.exit) != 1 ]] || ((${#again[@]} == 0 || ${#again[@]} > 2)); then
+	"${beside[@]}" bin/gotestsum --format testname --hide-summary skipped --jsonfile "$report" \
+		--raw-command -- go tool test2json -t -p test/e2e "${tests[@]}" "$@" -test.v=test2json
+	if ! grep -q '"Action":"run"' "$report"; then
+		echo "no end-to-end test has this name: look at -test.run in E2E_FLAGS" >&2
 		exit 1
 	fi
-	printf '\n%s failed beside the others. Without them, once more:\n\n' "${again[*]}"
-	suite again -test.run "^($(IFS='|' && echo "${again[*]}"))\$"
+}
+
+suite "e2e${part:+-$part}" "${chosen[@]}" "$@"
+[[ $part == node || $* == *-test.@(run|skip|short|failfast|list)* ]] && exit
+# The last ones look at what all have done, on both clusters, and take Mica away.
+if [[ ${MICA_E2E_NODE_STATUS:-} ]]; then
+	until [[ -s $MICA_E2E_NODE_STATUS ]]; do sleep 1; done
+	if [[ $(<"$MICA_E2E_NODE_STATUS") != 0 ]]; then
+		echo "the tests of the node failed, so TestEachRightIsUsed and TestUninstall do not run" >&2
+		exit 1
+	fi
 fi
-if [[ ! $part ]]; then
-	# The last ones look at what all have done, and take Mica away.
-	export MICA_E2E_LAST=1
-	suite last -test.run '^(TestEachRightIsUsed|TestUninstall)$'
-	for name in TestUninstall ${MICA_E2E_NO_SKIP:+TestEachRightIsUsed}; do
-		if ! grep -q "\"Action\":\"pass\".*\"Test\":\"$name\"" bin/logs/last.json; then
-			echo "$name did not run: see bin/logs/last.json" >&2
-			exit 1
-		fi
-	done
-fi
-if ((${#again[@]})); then
-	printf '\nFLAKY: %s failed beside the others and passed without them: see bin/logs/e2e.json\n' "${again[*]}"
-fi
+export MICA_E2E_LAST=1
+suite last -test.run '^(TestEachRightIsUsed|TestUninstall)$'
+for name in TestUninstall ${MICA_E2E_NO_SKIP:+TestEachRightIsUsed}; do
+	if ! grep -q "\"Action\":\"pass\".*\"Test\":\"$name\"" bin/logs/last.json; then
+		echo "$name did not run: see bin/logs/last.json" >&2
+		exit 1
+	fi
+done

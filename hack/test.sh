@@ -64,13 +64,55 @@ unit() {
 	CGO_ENABLED=0 show "KEDA's own scalers" in_module test/keda keda ./...
 }
 
+# part NAME runs one part of the end-to-end tests on a cluster of its own, and writes their status to a file at the end.
+part() {
+	local status=0
+	MICA_E2E_PART=$1 MICA_E2E_NODE_STATUS=$logs/e2e-node.status MICA_E2E_NODE_LOGS=$PWD/bin/e2e-logs/node \
+		bin/cluster run "${hardware[@]}" --logs "bin/e2e-logs/$1" -- hack/e2e.sh >"$logs/e2e-$1.log" 2>&1 </dev/null || status=$?
+	echo "$status" >"$logs/e2e-$1.status"
+}
+
+# start_e2e starts both parts in a process group of their own: $beside.
+start_e2e() {
+	rm -f "$logs"/e2e-*.status
+	truncate --size 0 "$logs"/e2e-{node,scaling}.log
+	set -m
+	{
+		part node &
+		part scaling
+		wait
+	} &
+	beside=$!
+	set +m
+	trap end_beside EXIT
+}
+
+# report_e2e PART shows what a part's tests say, until both end.
+report_e2e() {
+	tail --pid="$beside" --lines=+1 --follow "$logs/e2e-$1.log"
+	return "$(<"$logs/e2e-$1.status")"
+}
+
+# end_beside ends them when the others have failed or were interrupted.
+end_beside() {
+	kill -TERM -- "-$beside" 2>/dev/null || true
+	wait "$beside" 2>/dev/null || true
+}
+
 e2e() {
-	# shellcheck disable=SC2086  # several flags
-	show "end-to-end tests" bin/cluster run "${hardware[@]}" --logs bin/e2e-logs -- hack/e2e.sh ${E2E_FLAGS:-}
-	if ! grep -q '"Action":"run"' "$logs/e2e.json"; then
-		echo "no end-to-end test has this name: look at -test.run in E2E_FLAGS" >&2
-		return 1
+	if [[ ${E2E_FLAGS:-} ]]; then
+		# shellcheck disable=SC2086  # several flags
+		show "end-to-end tests" bin/cluster run "${hardware[@]}" --logs bin/e2e-logs -- hack/e2e.sh $E2E_FLAGS
+		return
 	fi
+	start_e2e
+	finish_e2e
+}
+
+finish_e2e() {
+	show "end-to-end tests of the node" report_e2e node
+	show "end-to-end tests of scaling" report_e2e scaling
+	trap - EXIT
 }
 
 # With a control plane that behaves as a Kubernetes before MIG partitions, shares and device taints.
@@ -78,36 +120,14 @@ older() {
 	bin/cluster run "${hardware[@]}" --emulate 1.34 --logs bin/older-logs -- hack/older.sh
 }
 
-# The end-to-end tests wait for the cluster most of the time, and leave two thirds of two processors
-# to the unit tests, which have no clock to meet.
+# The end-to-end tests wait for their clusters most of the time, and leave the processors to the unit tests, which have
+# no clock to meet.
 unit_beside_e2e() {
-	rm -f "$logs/e2e.status"
-	set -m
-	{
-		local status=0
-		bin/cluster run "${hardware[@]}" --logs bin/e2e-logs -- hack/e2e.sh >"$logs/e2e.log" 2>&1 </dev/null || status=$?
-		echo "$status" >"$logs/e2e.status"
-	} &
-	beside=$!
-	set +m
-	trap end_beside EXIT
+	start_e2e
 	gentle=(nice -n 10)
 	unit
 	show "an older Kubernetes" older
-	show "end-to-end tests, beside the above" report_beside
-	trap - EXIT
-}
-
-# report_beside shows what the tests that run beside say, until they end.
-report_beside() {
-	tail --pid="$beside" --lines=+1 --follow "$logs/e2e.log"
-	return "$(<"$logs/e2e.status")"
-}
-
-# end_beside ends them when the others have failed or were interrupted.
-end_beside() {
-	kill -TERM -- "-$beside" 2>/dev/null || true
-	wait "$beside" 2>/dev/null || true
+	finish_e2e
 }
 
 bench() {

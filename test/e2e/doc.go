@@ -17,6 +17,7 @@
 //	MICA_E2E_NO_SKIP         set: a test that would skip itself fails
 //	MICA_PROMTOOL            promtool, which plays the tests of the alerts
 //	MICA_E2E_LAST            set: all other tests have run, so TestEachRightIsUsed and TestUninstall run, too
+//	MICA_E2E_NODE_LOGS       logs of the cluster on which hack/e2e.sh ran the tests of the node, if it is another
 //	MICA_E2E_OLDER           set: the control plane is older, and TestOnAnOlderKubernetes runs (hack/older.sh)
 //	MICA_E2E_BENCH_ROUNDS    rounds of a benchmark (default 5)
 //	MICA_SIM_SOCKET          socket of the node's simulated hardware, on which tests partition GPUs

@@ -57,13 +57,10 @@ func TestEachRightIsUsed(t *testing.T) {
 	must(t, err, "read Mica's roles")
 	// Tests use Mica's tokens, too. The lease is asked for by the name of the program.
 	tally := rights.NewTally(granted, "mica-kubelet-plugin/", "mica-controller/", "controller/")
-	logs, err := filepath.Glob(filepath.Join(os.Getenv("MICA_CLUSTER_DIR"), "logs", "kube-apiserver-audit*.log"))
-	must(t, err, "find the API server's audit log")
-	if len(logs) == 0 || len(logs) > auditBackups {
-		t.Fatalf("the API server's audit log has %d parts, and 1 to %d are known to be all: see test/cluster for its size", len(logs), auditBackups)
-	}
-	for _, path := range logs {
-		must(t, addLog(tally, path), "read %s", path)
+	for _, directory := range []string{filepath.Join(os.Getenv("MICA_CLUSTER_DIR"), "logs"), os.Getenv("MICA_E2E_NODE_LOGS")} {
+		if directory != "" {
+			addLogs(t, tally, directory)
+		}
 	}
 	for _, complaint := range tally.Complaints(unusedBecause, refusedBecause) {
 		t.Error(complaint)
@@ -76,6 +73,19 @@ func comesLast(t *testing.T, what string) {
 	t.Helper()
 	if os.Getenv("MICA_E2E_LAST") == "" {
 		t.Skipf("this test %s: hack/e2e.sh runs it after them, with MICA_E2E_LAST set", what)
+	}
+}
+
+// addLogs adds the audit log of the API server whose logs are in the directory.
+func addLogs(t *testing.T, tally *rights.Tally, directory string) {
+	t.Helper()
+	logs, err := filepath.Glob(filepath.Join(directory, "kube-apiserver-audit*.log"))
+	must(t, err, "find the API server's audit log")
+	if len(logs) == 0 || len(logs) > auditBackups {
+		t.Fatalf("the API server's audit log in %s has %d parts, and 1 to %d are known to be all: see test/cluster for its size", directory, len(logs), auditBackups)
+	}
+	for _, path := range logs {
+		must(t, addLog(tally, path), "read %s", path)
 	}
 }
 
