@@ -36,3 +36,22 @@ func TestTheDoctorsChecksAreDocumented(t *testing.T) {
 	}
 	fixture.Golden(t, "../../../docs/operate/doctor.md", page.String())
 }
+
+// The page lists the faults of Kubernetes that the doctor finds. With -update, this test writes the list.
+func TestTheFaultsOfKubernetesAreDocumented(t *testing.T) {
+	const end = "(../operate/doctor.md#kubernetes-release) finds them:\n\n"
+	written, _, found := strings.Cut(read(t, "../../docs/start/compatibility.md"), end)
+	if !found {
+		t.Fatalf("docs/start/compatibility.md does not end in a list after %q", end)
+	}
+	page := written + end + "| fault | part | from | fixed in |\n|---|---|---|---|\n"
+	for _, fault := range doctor.Faults() {
+		part := "control plane"
+		if fault.Kubelet {
+			part = "kubelet"
+		}
+		page += fmt.Sprintf("| %s%s ([#%[3]d](https://github.com/kubernetes/kubernetes/issues/%[3]d)) | %s | %s | %s |\n",
+			strings.ToUpper(fault.Harm[:1]), fault.Harm[1:], fault.Issue, part, fault.Since, strings.Join(fault.Fixed, ", "))
+	}
+	fixture.Golden(t, "../../../docs/start/compatibility.md", page)
+}

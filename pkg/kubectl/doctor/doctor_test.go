@@ -37,7 +37,7 @@ type trap struct {
 // traps has at least one mistake per check.
 var traps = map[string]trap{
 	"an old cluster": {func(f *Facts) { f.Served["resource.k8s.io/v1 resourceslices"] = false },
-		"resource-api", Error, "apiserver", "v1.37.1 does not serve resource.k8s.io/v1", "1.34 or newer"},
+		"resource-api", Error, "apiserver", "v1.37.2 does not serve resource.k8s.io/v1", "1.34 or newer"},
 	"CRDs of an old chart": {func(f *Facts) { f.Served["mica.gpu/v1alpha1 gpubudgets"] = false },
 		"mica-kinds", Error, "apiserver", "does not know gpubudgets", "kubectl apply --server-side --filename deployments/helm/mica/crds"},
 	"CRDs that lack a field": {func(f *Facts) { f.Lacking = []string{"GPUNodeGroup.spec.scaleInAfter"} },
@@ -48,6 +48,10 @@ var traps = map[string]trap{
 		"feature-gates", Info, "apiserver", "DRADeviceTaintRules is off", "kube-scheduler"},
 	"gates of a version": {func(f *Facts) { f.Version = "v1.36.3" },
 		"feature-gates", Info, "apiserver", "DRADeviceTaintRules is off by default in Kubernetes v1.36.3", "DRADeviceTaintRules=true"},
+	"an eviction that Kubernetes forgets": {func(f *Facts) {
+		f.Version = "v1.37.1-eks-113cf36"
+		f.TaintRules[0].Spec.Taint.Effect = resourceapi.DeviceTaintEffectNoExecute
+	}, "kubernetes-release", Warning, "apiserver", "the control plane runs v1.37.1-eks-113cf36: the effect NoExecute does not evict", "Upgrade the control plane to 1.37.2 or newer."},
 	"no plugin": {func(f *Facts) { f.DaemonSets = nil },
 		"plugin-installed", Error, "daemonsets", "no DaemonSet", "helm install mica"},
 	"a node without label": {func(f *Facts) {

@@ -20,7 +20,7 @@ var (
 // healthy is a cluster without a mistake: an EKS node group with one node.
 func healthy() *Facts {
 	f := &Facts{
-		Driver: "gpu.nvidia.com", Now: now, Version: "v1.37.1", Served: map[string]bool{"resource.k8s.io/v1 resourceslices": true},
+		Driver: "gpu.nvidia.com", Now: now, Version: "v1.37.2", Served: map[string]bool{"resource.k8s.io/v1 resourceslices": true},
 		Nodes:             []*corev1.Node{gpuNode("gpu-1")},
 		ExtendedResources: map[corev1.ResourceName]bool{"nvidia.com/gpu": true, "nvidia.com/gpu.shared": true},
 		DaemonSets:        []*appsv1.DaemonSet{plugin()},
@@ -51,7 +51,7 @@ func gpuNode(name string) *corev1.Node {
 		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "nvidia.com/gpu", Value: "true", Effect: corev1.TaintEffectNoSchedule}}},
 		Status: corev1.NodeStatus{
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
-			NodeInfo:   corev1.NodeSystemInfo{ContainerRuntimeVersion: "containerd://2.2.0", OSImage: "Ubuntu 24.04"},
+			NodeInfo:   corev1.NodeSystemInfo{ContainerRuntimeVersion: "containerd://2.2.0", KubeletVersion: "v1.37.2", OSImage: "Ubuntu 24.04"},
 		},
 	}
 }

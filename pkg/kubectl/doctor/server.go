@@ -31,6 +31,13 @@ func serverChecks() []Check {
 		Fix:      "Add --feature-gates=GATE=true to kube-apiserver, kube-scheduler, kube-controller-manager and every kubelet.",
 		needs:    []Kind{KindDiscovery},
 		find:     featureGates,
+	}, {
+		Name:     "kubernetes-release",
+		Severity: Error,
+		Finds:    "The control plane or a kubelet runs a release of Kubernetes with a known fault, which Mica cannot work round. Compatibility lists them.",
+		Fix:      "Upgrade PART to VERSION or newer. A distribution may have the fix in an older version: see whether its release notes name the issue.",
+		needs:    []Kind{KindNodes, KindSlices, KindDaemonSets, KindClasses, KindPolicies, KindTaintRules},
+		find:     knownFaults,
 	}}
 }
 
