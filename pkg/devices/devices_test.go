@@ -6,10 +6,12 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/utils/ptr"
 )
 
@@ -125,6 +127,57 @@ func TestUseCountsWhatClaimsHave(t *testing.T) {
 			t.Errorf("the allocator is told %+v", state)
 		}
 	}
+}
+
+// A share counts once, whether its allocation and the slice name the capacity with the driver's domain or not: for
+// Crowded, and for the scheduler's allocator. A driver may drop its domain while claims hold shares, and never adds it.
+func TestSharesCountUnderEitherName(t *testing.T) {
+	named := func(name resourceapi.QualifiedName) Holding {
+		r := result("shared", share("2Gi"))
+		r.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{name: resource.MustParse("2Gi")}
+		return held(r)
+	}
+	for slice, allocated := range map[resourceapi.QualifiedName][]resourceapi.QualifiedName{
+		"memory": {"memory", "d/memory"}, "d/memory": {"d/memory", "d/memory"}, "e/memory": {"e/memory", "e/memory"},
+	} {
+		t.Run(string(slice), func(t *testing.T) {
+			d := device("shared")
+			d.AllowMultipleAllocations = ptr.To(true)
+			d.Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{slice: {Value: resource.MustParse("6Gi")}}
+			pool := []*resourceapi.ResourceSlice{published("s", "d/p", 1, 1, d)}
+			used := Use{}
+			for _, name := range allocated {
+				used.Add(named(name))
+			}
+			stock := NewStock(pool, used)
+			for amount, fits := range map[string]bool{"2Gi": true, "3Gi": false} {
+				asked := &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{slice: resource.MustParse(amount)}}
+				if squeeze := stock.Crowded(stock.Devices[0], asked); (squeeze == nil) != fits {
+					t.Errorf("beside 4 of 6 Gi, for %s it is short of %+v", amount, squeeze)
+				}
+				claim := &resourceapi.ResourceClaim{}
+				claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{
+					DeviceClassName: "any", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1, Capacity: asked,
+				}}}
+				allocator, err := structured.NewAllocator(t.Context(), structured.Features{ConsumableCapacity: true}, used.State(), anyClass{}, pool, NewSelectors().Compiled())
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, err := allocator.Allocate(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, []*resourceapi.ResourceClaim{claim})
+				if err != nil || (len(got) > 0) != fits {
+					t.Errorf("beside 4 of 6 Gi, the allocator gives %s: %v, %v", amount, got, err)
+				}
+			}
+		})
+	}
+}
+
+// anyClass is a class of all devices.
+type anyClass struct{}
+
+func (anyClass) List() ([]*resourceapi.DeviceClass, error) { return nil, nil }
+func (anyClass) Get(string) (*resourceapi.DeviceClass, error) {
+	return &resourceapi.DeviceClass{}, nil
 }
 
 // cut is a pool of a GPU that is offered whole and in two halves, and of one in shares.

@@ -2,6 +2,7 @@ package devices
 
 import (
 	"iter"
+	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -21,6 +22,12 @@ type Holding struct {
 	ConsumedCapacity map[resourceapi.QualifiedName]resource.Quantity
 	// Admin reports admin access: the claim takes nothing of the device.
 	Admin bool
+}
+
+// local returns a name without the domain of the device's driver, and whether it has that domain.
+func (h Holding) local(name resourceapi.QualifiedName) (resourceapi.QualifiedName, bool) {
+	domain, local, qualified := strings.Cut(string(name), "/")
+	return resourceapi.QualifiedName(local), qualified && domain == h.Pool.Driver
 }
 
 // Holdings yields the holdings of an allocation that take something: all but those with admin

@@ -36,10 +36,18 @@ func (u Use) Add(h Holding) {
 	if h.ConsumedCapacity != nil {
 		consumed := make(map[resourceapi.QualifiedName]resource.Quantity, len(h.ConsumedCapacity))
 		maps.Copy(consumed, taken.Consumed)
-		for name, quantity := range h.ConsumedCapacity {
+		add := func(name resourceapi.QualifiedName, quantity resource.Quantity) {
 			sum := quantity.DeepCopy()
 			sum.Add(consumed[name])
 			consumed[name] = sum
+		}
+		for name, quantity := range h.ConsumedCapacity {
+			add(name, quantity)
+			// A driver that drops its domain from a slice's names leaves it in older allocations
+			// (kubernetes/kubernetes#142202). The helper of Kubernetes 1.38 refuses the opposite.
+			if local, own := h.local(name); own {
+				add(local, quantity)
+			}
 		}
 		taken.Consumed = consumed
 	}

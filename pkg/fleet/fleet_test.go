@@ -61,6 +61,16 @@ func share(device, id string, has map[resourceapi.QualifiedName]string) resource
 	return result
 }
 
+// An allocation may name a capacity with the driver's domain or without it.
+func TestHoldingsOfEitherName(t *testing.T) {
+	for _, name := range []resourceapi.QualifiedName{gpu.CapacityMemory, fixture.Driver + "/" + gpu.CapacityMemory} {
+		held := claim("either", "n1", false, share("gpu-0-mps", "a", map[resourceapi.QualifiedName]string{name: "2Gi"}))
+		if len(held) != 1 || held[0].MemoryBytes != 2<<30 {
+			t.Errorf("%s: got %+v", name, held)
+		}
+	}
+}
+
 // everything is a node with a GPU in each kind of use, one that is sick, and one that is cordoned.
 func everything(t *testing.T) Fleet {
 	taints := slice.Taints{}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/utils/ptr"
 
+	"github.com/mica-gpu/mica/pkg/devices"
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/journal"
 )
@@ -162,12 +163,8 @@ func (a *Assignment) takeShare(result resourceapi.DeviceRequestAllocationResult,
 // consumed returns how much of a capacity a result consumes, 0 if it does not say. The
 // scheduler copies the slice's name, which may be qualified by the driver's.
 func consumed(result resourceapi.DeviceRequestAllocationResult, driver, capacity string) int64 {
-	for _, name := range []string{capacity, driver + "/" + capacity} {
-		if quantity, found := result.ConsumedCapacity[resourceapi.QualifiedName(name)]; found {
-			return max(0, quantity.Value())
-		}
-	}
-	return 0
+	quantity, _ := devices.Lookup(result.ConsumedCapacity, driver, driver, capacity)
+	return max(0, quantity.Value())
 }
 
 // served reports whether the claim's processes are clients of an MPS daemon.
