@@ -36,8 +36,8 @@ func ofGang(pods []workload.Pod, supply scaleout.Supply) *world {
 	w := newWorld()
 	w.pods, w.supplies[gangRoom] = pods, supply
 	w.gang = []workload.Member{
-		{Pod: &corev1.Pod{}, Count: 1, Devices: map[string]int{"gpu.nvidia.com": 2}},
-		{Pod: &corev1.Pod{}, Count: 1, Devices: map[string]int{"gpu.nvidia.com": 1}},
+		{Pod: &corev1.Pod{}, Count: 1},
+		{Pod: &corev1.Pod{}, Count: 1},
 	}
 	return w
 }

@@ -8,7 +8,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -82,9 +81,6 @@ func (x *Index) members(ctx context.Context, state *State, target *scaletarget.T
 		if err != nil {
 			return err
 		}
-		if m.Devices, err = x.asked(ctx, m.Pod); err != nil {
-			return err
-		}
 		state.Claims = state.Claims || claims
 		state.Gang = append(state.Gang, m)
 	}
@@ -98,28 +94,6 @@ func likeIt(pod *corev1.Pod) *corev1.Pod {
 	delete(sample.Labels, appsv1.PodIndexLabel)
 	sample.Spec.NodeName, sample.Spec.Hostname = "", ""
 	return sample
-}
-
-// asked counts the devices that the templates of a pod's claims request, by class.
-func (x *Index) asked(ctx context.Context, pod *corev1.Pod) (map[string]int, error) {
-	counts := map[string]int{}
-	for i := range pod.Spec.ResourceClaims {
-		name := pod.Spec.ResourceClaims[i].ResourceClaimTemplateName
-		if name == nil {
-			continue
-		}
-		var template resourceapi.ResourceClaimTemplate
-		found, err := x.get(ctx, pod.Namespace, *name, &template)
-		if err != nil {
-			return nil, err
-		}
-		for j := range template.Spec.Spec.Devices.Requests {
-			if exact := template.Spec.Spec.Devices.Requests[j].Exactly; found && exact != nil && exact.AllocationMode != resourceapi.DeviceAllocationModeAll {
-				counts[exact.DeviceClassName] += int(max(exact.Count, 1))
-			}
-		}
-	}
-	return counts, nil
 }
 
 // foreignPending counts the claims that pods wait for; for a gang, the replicas that wait.

@@ -41,8 +41,6 @@ type Member struct {
 	// Pod is as State.Template.
 	Pod   *corev1.Pod
 	Count int
-	// Devices counts requested devices by DeviceClass; requests with alternatives are left out.
-	Devices map[string]int
 	// Gated is whether the pods have the readiness gate mica.gpu/serving.
 	Gated bool
 }
