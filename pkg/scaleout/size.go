@@ -70,7 +70,7 @@ func weight(request resourceapi.DeviceRequest) int {
 		if alternative.AllocationMode == resourceapi.DeviceAllocationModeAll {
 			return wholeNode
 		}
-		most = max(most, int(alternative.Count), 1)
+		most = max(most, int(min(alternative.Count, wholeNode)), 1) // sums of larger ones may overflow
 	}
 	return most
 }
