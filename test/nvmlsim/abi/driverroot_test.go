@@ -179,6 +179,20 @@ func TestNvidiaSMI(t *testing.T) {
 	if out, err := nvidiaSMI(t, d, nil, "--version"); err != nil || !strings.Contains(out, "simulator") || !strings.Contains(out, "580.95.05") {
 		t.Errorf("nvidia-smi --version: %v\n%s", err, out)
 	}
+	for arguments, want := range map[string]string{
+		"": "Driver Version: 580.95.05      CUDA Version: 13.0 ",
+		"--query-gpu=uuid,driver_version,memory.total,utilization.gpu --format=csv": "uuid, driver_version, memory.total [MiB], utilization.gpu [%]\n" +
+			state.GPUs[5].UUID + ", 580.95.05, 81559 MiB, 0 %",
+		"--query-gpu=gpu_name,memory.total,compute_mode,mig.mode.current --format=csv,noheader,nounits": "NVIDIA H100 80GB HBM3, 81559, Default, Disabled",
+		"-i 0 --format=csv,noheader --query-gpu=index,pci.bus_id":                                       "0, ",
+		"--query-gpu=wheels --format=csv":                                                               `Field "wheels" is not a valid field to query.`,
+		"--query-gpu=index --format=xml":                                                                "needs --format=csv",
+		"-i 7 --query-gpu=index --format=csv":                                                           "has no GPU 7",
+	} {
+		if out, _ := nvidiaSMI(t, d, []int{5}, strings.Fields(arguments)...); !strings.Contains(out, want) {
+			t.Errorf("nvidia-smi %s:\n%s\nwant\n%s", arguments, out, want)
+		}
+	}
 	if out, err := nvidiaSMI(t, d, nil, "-q"); err == nil || !strings.Contains(out, "stand-in") {
 		t.Errorf("nvidia-smi -q: %v\n%s", err, out)
 	}

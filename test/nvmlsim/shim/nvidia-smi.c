@@ -1,6 +1,6 @@
 /*
- * The stand-in for nvidia-smi: it lists GPUs, shows and sets their time slices,
- * and resets them, as the real one does, and does nothing else. It asks the NVML library
+ * The stand-in for nvidia-smi: it lists GPUs, answers queries of them, shows and sets their
+ * time slices, and resets them, as the real one does, and does nothing else. It asks the NVML library
  * of the driver root that it lies in, or the one that the loader finds.
  */
 #define _GNU_SOURCE
@@ -16,7 +16,7 @@
 
 typedef void *device;
 
-enum { INVALID_ARGUMENT = 2, NO_PERMISSION = 4, NOT_FOUND = 6, GPU_IS_LOST = 15, IN_USE = 19, INVALID_STATE = 29 }; /* of nvmlReturn_t */
+enum { INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, GPU_IS_LOST = 15, IN_USE = 19, INVALID_STATE = 29 }; /* of nvmlReturn_t */
 
 static void *library;
 
@@ -261,7 +261,7 @@ static int list_timeslices(device *gpus, unsigned int n)
 	*(void **)&get = symbol("nvmlSimDeviceGetTimeslice");
 	for (i = 0; i < n; i++) {
 		result = get(gpus[i], &timeslice);
-		if (result != 3)
+		if (result != NOT_SUPPORTED)
 			check(result, "read a GPU's time slice");
 		printf("GPU %u:\n    Timeslice: %s\n", index_of(gpus[i]),
 		       result || timeslice >= TIMESLICES ? "N/A" : timeslices[timeslice]);
@@ -298,21 +298,216 @@ static int compute_policy(int argc, char **argv)
 	return set_timeslice(gpus, find_gpus(ids, gpus), (unsigned int)timeslice);
 }
 
-/* nvidia-smi --query-gpu=compute_mode --format=csv,noheader */
-static int query_compute_mode(void)
+/*
+ * nvidia-smi [-i IDS] --query-gpu=FIELDS --format=csv[,noheader][,nounits]: the fields that scripts ask for. Their names,
+ * aliases and units are those of --help-query-gpu; what the machine does not model is [N/A], as what a board lacks.
+ */
+enum { TEXT = 128, MAX_FIELDS = 32 };
+
+struct query {
+	const char *name, *alias, *unit;
+	int (*read)(device gpu, char *text);
+};
+
+static int read_index(device gpu, char *text)
+{
+	snprintf(text, TEXT, "%u", index_of(gpu));
+	return 0;
+}
+
+static int read_text(const char *function, device gpu, char *text)
+{
+	int (*get)(device, char *, unsigned int);
+
+	*(void **)&get = symbol(function);
+	return get(gpu, text, TEXT);
+}
+
+static int read_name(device gpu, char *text) { return read_text("nvmlDeviceGetName", gpu, text); }
+static int read_uuid(device gpu, char *text) { return read_text("nvmlDeviceGetUUID", gpu, text); }
+
+static int read_driver(device gpu, char *text)
+{
+	int (*get)(char *, unsigned int);
+
+	(void)gpu;
+	*(void **)&get = symbol("nvmlSystemGetDriverVersion");
+	return get(text, TEXT);
+}
+
+static int read_address(device gpu, char *text)
+{
+	int (*get)(device, void *), result;
+	struct {
+		char legacy[16];
+		unsigned int numbers[5];
+		char bus_id[32];
+	} address;
+
+	memset(&address, 0, sizeof address);
+	*(void **)&get = symbol("nvmlDeviceGetPciInfo_v3");
+	result = get(gpu, &address);
+	snprintf(text, TEXT, "%s", address.bus_id);
+	return result;
+}
+
+static int read_compute_mode(device gpu, char *text)
 {
 	static const char *const modes[] = {"Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process"};
-	int (*get)(device, unsigned int *);
+	int (*get)(device, unsigned int *), result;
+	unsigned int mode = 0;
+
+	*(void **)&get = symbol("nvmlDeviceGetComputeMode");
+	result = get(gpu, &mode);
+	snprintf(text, TEXT, "%s", mode < sizeof modes / sizeof modes[0] ? modes[mode] : "[Unknown Error]");
+	return result;
+}
+
+static int read_mig_mode(device gpu, char *text)
+{
+	int (*get)(device, unsigned int *, unsigned int *), result;
+	unsigned int now = 0, pending;
+
+	*(void **)&get = symbol("nvmlDeviceGetMigMode");
+	result = get(gpu, &now, &pending);
+	snprintf(text, TEXT, "%s", now ? "Enabled" : "Disabled");
+	return result;
+}
+
+/* One of total, free and used, in that order. */
+static int read_memory(device gpu, char *text, int which)
+{
+	int (*get)(device, unsigned long long *), result;
+	unsigned long long bytes[3] = {0};
+
+	*(void **)&get = symbol("nvmlDeviceGetMemoryInfo");
+	result = get(gpu, bytes);
+	snprintf(text, TEXT, "%llu", bytes[which] >> 20);
+	return result;
+}
+
+static int read_memory_total(device gpu, char *text) { return read_memory(gpu, text, 0); }
+static int read_memory_free(device gpu, char *text) { return read_memory(gpu, text, 1); }
+static int read_memory_used(device gpu, char *text) { return read_memory(gpu, text, 2); }
+
+static int read_utilization(device gpu, char *text)
+{
+	int (*get)(device, unsigned int *), result;
+	unsigned int percent[2] = {0};
+
+	*(void **)&get = symbol("nvmlDeviceGetUtilizationRates");
+	result = get(gpu, percent);
+	snprintf(text, TEXT, "%u", percent[0]);
+	return result;
+}
+
+static const struct query queries[] = {{"index", NULL, NULL, read_index},
+				       {"name", "gpu_name", NULL, read_name},
+				       {"uuid", "gpu_uuid", NULL, read_uuid},
+				       {"driver_version", NULL, NULL, read_driver},
+				       {"pci.bus_id", "gpu_bus_id", NULL, read_address},
+				       {"compute_mode", NULL, NULL, read_compute_mode},
+				       {"mig.mode.current", NULL, NULL, read_mig_mode},
+				       {"memory.total", NULL, "MiB", read_memory_total},
+				       {"memory.free", NULL, "MiB", read_memory_free},
+				       {"memory.used", NULL, "MiB", read_memory_used},
+				       {"utilization.gpu", NULL, "%", read_utilization}};
+
+static const struct query *find_query(const char *name)
+{
+	size_t i;
+
+	for (i = 0; i < sizeof queries / sizeof queries[0]; i++) {
+		if (!strcmp(name, queries[i].name) || (queries[i].alias && !strcmp(name, queries[i].alias)))
+			return &queries[i];
+	}
+	fprintf(stderr, "Field \"%s\" is not a valid field to query.\n", name);
+	exit(INVALID_ARGUMENT);
+}
+
+static void print_value(const struct query *query, device gpu, int units)
+{
+	char text[TEXT] = "";
+	int result = query->read(gpu, text);
+
+	if (result == NOT_SUPPORTED) {
+		printf("[N/A]");
+		return;
+	}
+	check(result, query->name);
+	printf("%s", text);
+	if (query->unit && units)
+		printf(" %s", query->unit);
+}
+
+static int query_gpus(char *ids, char *fields, char *format)
+{
+	const struct query *asked[MAX_FIELDS];
+	int csv = 0, header = 1, units = 1;
+	unsigned int i, j, n = 0, count;
 	device gpus[MAX_TARGETS];
-	unsigned int i, n, mode;
+	char *word, *rest;
+
+	for (word = strtok_r(format, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
+		csv |= !strcmp(word, "csv");
+		header &= strcmp(word, "noheader") != 0;
+		units &= strcmp(word, "nounits") != 0;
+	}
+	if (!csv) {
+		fprintf(stderr, "nvidia-smi: --query-gpu needs --format=csv, with noheader and nounits as you like\n");
+		return INVALID_ARGUMENT;
+	}
+	for (word = strtok_r(fields, ", ", &rest); word && n < MAX_FIELDS; word = strtok_r(NULL, ", ", &rest))
+		asked[n++] = find_query(word);
+	initialize();
+	count = find_gpus(ids, gpus);
+	if (count == 0) {
+		printf("No devices were found\n");
+		return NOT_FOUND;
+	}
+	for (j = 0; header && j < n; j++)
+		printf(asked[j]->unit ? "%s%s [%s]" : "%s%s", j ? ", " : "", asked[j]->name, asked[j]->unit);
+	if (header)
+		printf("\n");
+	for (i = 0; i < count; i++) {
+		for (j = 0; j < n; j++) {
+			printf("%s", j ? ", " : "");
+			print_value(asked[j], gpus[i], units);
+		}
+		printf("\n");
+	}
+	return 0;
+}
+
+/* nvidia-smi alone: the first lines of the real one's table, which scripts look into, and a line per GPU. */
+static int summary(void)
+{
+	char driver[TEXT], name[TEXT], address[TEXT], used[TEXT], total[TEXT];
+	int (*get_cuda)(int *), cuda;
+	device gpus[MAX_TARGETS];
+	unsigned int i, n;
 
 	initialize();
-	*(void **)&get = symbol("nvmlDeviceGetComputeMode");
 	n = find_gpus(NULL, gpus);
-	for (i = 0; i < n; i++) {
-		check(get(gpus[i], &mode), "read a GPU's compute mode");
-		printf("%s\n", mode < sizeof modes / sizeof modes[0] ? modes[mode] : "[Unknown Error]");
+	if (n == 0) {
+		printf("No devices were found\n");
+		return NOT_FOUND;
 	}
+	*(void **)&get_cuda = symbol("nvmlSystemGetCudaDriverVersion_v2");
+	check(get_cuda(&cuda), "read the CUDA version");
+	check(read_driver(NULL, driver), "read the driver's version");
+	printf("+-----------------------------------------------------------------------------------------+\n"
+	       "| NVIDIA-SMI %-22.22s Driver Version: %-14.14s CUDA Version: %d.%-5d |\n"
+	       "+-----------------------------------------------------------------------------------------+\n",
+	       driver, driver, cuda / 1000, cuda % 1000 / 10);
+	for (i = 0; i < n; i++) {
+		check(read_name(gpus[i], name), "read a GPU's name");
+		check(read_address(gpus[i], address), "read a GPU's address");
+		check(read_memory_used(gpus[i], used), "read a GPU's memory");
+		check(read_memory_total(gpus[i], total), "read a GPU's memory");
+		printf("| %3u  %-32.32s %-18.18s %12sMiB / %7sMiB   |\n", index_of(gpus[i]), name, address, used, total);
+	}
+	printf("+-----------------------------------------------------------------------------------------+\n");
 	return 0;
 }
 
@@ -323,27 +518,21 @@ static int query_compute_mode(void)
  */
 static int reset(char *ids)
 {
-	int (*reset_gpu)(device), (*pci)(device, void *), result, worst = 0, used = 0;
+	int (*reset_gpu)(device), result, worst = 0, used = 0;
 	const char *(*text)(int);
 	device gpus[MAX_TARGETS];
+	char address[TEXT];
 	unsigned int i, n;
-	struct {
-		char legacy[16];
-		unsigned int numbers[5];
-		char bus_id[32];
-	} address;
 
 	initialize();
 	*(void **)&reset_gpu = symbol("nvmlSimDeviceReset");
-	*(void **)&pci = symbol("nvmlDeviceGetPciInfo_v3");
 	*(void **)&text = symbol("nvmlErrorString");
 	n = find_gpus(ids, gpus);
 	for (i = 0; i < n; i++) {
-		memset(&address, 0, sizeof address);
-		pci(gpus[i], &address);
+		read_address(gpus[i], address);
 		result = reset_gpu(gpus[i]);
 		if (result == 0) {
-			printf("GPU %s was successfully reset.\n", address.bus_id);
+			printf("GPU %s was successfully reset.\n", address);
 			continue;
 		}
 		if (!worst)
@@ -351,11 +540,11 @@ static int reset(char *ids)
 		worst = result;
 		used += result == IN_USE;
 		if (result == IN_USE)
-			printf("  GPU %s: In use by another client\n", address.bus_id);
+			printf("  GPU %s: In use by another client\n", address);
 		else if (result == INVALID_STATE)
-			printf("  GPU %s: It must be reset in the same command as the GPUs that NVLink connects it with\n", address.bus_id);
+			printf("  GPU %s: It must be reset in the same command as the GPUs that NVLink connects it with\n", address);
 		else
-			printf("  GPU %s: %s\n", address.bus_id, text(result));
+			printf("  GPU %s: %s\n", address, text(result));
 	}
 	if (used)
 		printf("\n%d device is currently being used by one or more other processes (e.g. Fabric Manager, CUDA application, "
@@ -368,18 +557,34 @@ static int reset(char *ids)
 
 int main(int argc, char **argv)
 {
-	if (argc == 3 && !strcmp(argv[1], "--query-gpu=compute_mode") && !strcmp(argv[2], "--format=csv,noheader"))
-		return query_compute_mode();
-	if (argc > 1 && !strcmp(argv[1], "compute-policy"))
+	char *ids = NULL, *fields = NULL, *format = NULL;
+	int i;
+
+	if (argc == 1)
+		return summary();
+	if (!strcmp(argv[1], "compute-policy"))
 		return compute_policy(argc - 1, argv + 1);
-	if (argc > 1 && (!strcmp(argv[1], "-r") || !strcmp(argv[1], "--gpu-reset")) &&
-	    (argc == 2 || (argc == 4 && !strcmp(argv[2], "-i"))))
+	if ((!strcmp(argv[1], "-r") || !strcmp(argv[1], "--gpu-reset")) && (argc == 2 || (argc == 4 && !strcmp(argv[2], "-i"))))
 		return reset(argc == 4 ? argv[3] : NULL);
 	if (argc == 2 && (!strcmp(argv[1], "-L") || !strcmp(argv[1], "--list-gpus")))
 		return list();
 	if (argc == 2 && !strcmp(argv[1], "--version"))
 		return version();
-	fprintf(stderr, "nvidia-smi: this is the GPU simulator's stand-in, which knows -L, --version, compute-policy,\n"
-			"--gpu-reset [-i IDS] and --query-gpu=compute_mode --format=csv,noheader only\n");
+	for (i = 1; i < argc; i++) {
+		if (!strncmp(argv[i], "--query-gpu=", 12))
+			fields = argv[i] + 12;
+		else if (!strncmp(argv[i], "--format=", 9))
+			format = argv[i] + 9;
+		else if (!strncmp(argv[i], "--id=", 5))
+			ids = argv[i] + 5;
+		else if (!strcmp(argv[i], "-i") && i + 1 < argc)
+			ids = argv[++i];
+		else
+			break;
+	}
+	if (i == argc && fields && format)
+		return query_gpus(ids, fields, format);
+	fprintf(stderr, "nvidia-smi: this is the GPU simulator's stand-in, which knows no argument at all, -L, --version, compute-policy,\n"
+			"--gpu-reset [-i IDS] and [-i IDS] --query-gpu=FIELDS --format=csv[,noheader][,nounits] only\n");
 	return 1;
 }
