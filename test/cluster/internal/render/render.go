@@ -25,6 +25,8 @@ type Node struct {
 	Dir layout.Dir
 	// CNIBin is the directory of the CNI plugins, Runc the path of runc.
 	CNIBin, Runc string
+	// BaseSpec is the file of the runtime specification that containers' own are made from; empty: containerd's.
+	BaseSpec string
 	// Snapshotter is containerd's.
 	Snapshotter string
 	// CgroupV1 says that the machine's controllers are those of cgroup v1.

@@ -20,6 +20,7 @@ func TestNodeFilesMatchTheGoldenFiles(t *testing.T) {
 	}
 	unified := hybrid
 	unified.CgroupV1, unified.SysResource, unified.Snapshotter = false, true, "native"
+	unified.BaseSpec = "/var/lib/mica/config/base-spec.json"
 	for name, node := range map[string]Node{"cgroup-v1": hybrid, "cgroup-v2": unified} {
 		t.Run(name, func(t *testing.T) {
 			files, err := node.Files()

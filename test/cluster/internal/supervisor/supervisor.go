@@ -135,8 +135,13 @@ func (s *Supervisor) prepare() (snapshotter string, err error) {
 	if err := writeCredentials(s.spec); err != nil {
 		return "", err
 	}
+	baseSpec, err := s.writeBaseSpec()
+	if err != nil {
+		return "", err
+	}
 	files, err := render.Node{
 		Dir:         dir,
+		BaseSpec:    baseSpec,
 		CNIBin:      filepath.Dir(s.spec.Binaries["ptp"]),
 		Runc:        s.spec.Binaries["runc"],
 		Snapshotter: snapshotter,
