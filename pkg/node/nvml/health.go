@@ -95,7 +95,7 @@ func (l *Library) Health(uuid string) (health.Level, error) {
 	})
 }
 
-// fabricHealthSymbol is missing in drivers without fabric health.
+// fabricHealthSymbol is missing in drivers before R550 (nvml.h of CUDA 12.4).
 const fabricHealthSymbol = "nvmlDeviceGetGpuFabricInfoV"
 
 var fabricSummaries = map[uint8]health.FabricSummary{
@@ -104,22 +104,17 @@ var fabricSummaries = map[uint8]health.FabricSummary{
 	nvml.GPU_FABRIC_HEALTH_SUMMARY_LIMITED_CAPACITY: health.FabricLimited,
 }
 
-// fabricHealth reads the health of the links into NVSwitches. Only version 3 of the answer has a
-// summary, which is valid when the fabric manager has finished. Until then the GPU has the taint for
-// that.
+// fabricHealth reads the health of the links into NVSwitches, which is valid when the fabric manager
+// has finished. Until then the GPU has the taint for that.
 func (d *device) fabricHealth() (health.FabricHealth, error) {
 	if d.fabricless.Load() {
 		return health.FabricHealth{}, nil
 	}
-	if d.session.api.Extensions().LookupSymbol(fabricHealthSymbol) != nil {
-		d.fabricless.Store(true)
-		return health.FabricHealth{}, nil
-	}
-	info, ret := d.GetGpuFabricInfoV().V3()
-	switch {
-	case ret == nvml.ERROR_GPU_IS_LOST:
+	info, ret := d.fabricInfo()
+	switch ret {
+	case nvml.ERROR_GPU_IS_LOST:
 		return health.FabricHealth{}, check(ret, "read the health of the NVLink fabric", d.uuid)
-	case ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_ARGUMENT_VERSION_MISMATCH:
+	case nvml.ERROR_NOT_SUPPORTED:
 		d.fabricless.Store(true)
 	}
 	if ret != nvml.SUCCESS || info.State != nvml.GPU_FABRIC_STATE_COMPLETED {
@@ -131,6 +126,23 @@ func (d *device) fabricHealth() (health.FabricHealth, error) {
 		return health.FabricHealth{Summary: health.FabricUnhealthy, Reasons: "the GPU has not joined it: " + status.Error()}, nil
 	}
 	return health.FabricHealth{Summary: fabricSummaries[info.HealthSummary], Reasons: fabricReasons(info.HealthMask)}, nil
+}
+
+// fabricInfo reads version 3 of the answer, which drivers have since R580 (nvml.h of CUDA 13.0), else
+// the first: that has the status, but no summary.
+func (d *device) fabricInfo() (info nvml.GpuFabricInfo_v3, ret nvml.Return) {
+	has := func(symbol string) bool { return d.session.api.Extensions().LookupSymbol(symbol) == nil }
+	if has(fabricHealthSymbol) {
+		info, ret = d.GetGpuFabricInfoV().V3()
+		if ret != nvml.ERROR_ARGUMENT_VERSION_MISMATCH {
+			return info, ret
+		}
+	}
+	if !has(fabricSymbol) {
+		return info, nvml.ERROR_NOT_SUPPORTED
+	}
+	first, ret := d.GetGpuFabricInfo()
+	return nvml.GpuFabricInfo_v3{State: first.State, Status: first.Status}, ret
 }
 
 // fabricFields are the fields of the mask NVML_GPU_FABRIC_HEALTH_MASK_* in nvml.h that say why a

@@ -33,11 +33,14 @@ func TestHealth(t *testing.T) {
 		set     model.Condition
 		want    health.Level
 	}{
-		"healthy":           {"p5.48xlarge", model.Condition{}, health.Level{Release: 580, Action: health.ActionNone}},
-		"to be reset":       {"p5.48xlarge", model.Condition{RecoveryAction: "gpu-reset"}, health.Level{Release: 580, Action: health.ActionReset}},
-		"reboot":            {"p5.48xlarge", model.Condition{RecoveryAction: "system-reboot"}, health.Level{Release: 580, Action: health.ActionSystemReboot}},
-		"rows":              {"p5.48xlarge", model.Condition{RemapPending: true, RemapFailed: true}, health.Level{Release: 580, Action: health.ActionNone, RemapPending: true, RemapFailed: true}},
-		"before R565":       {"p4d.24xlarge", model.Condition{RecoveryAction: "gpu-reset", RemapPending: true}, health.Level{RemapPending: true}},
+		"healthy":     {"p5.48xlarge", model.Condition{}, health.Level{Release: 580, Action: health.ActionNone}},
+		"to be reset": {"p5.48xlarge", model.Condition{RecoveryAction: "gpu-reset"}, health.Level{Release: 580, Action: health.ActionReset}},
+		"reboot":      {"p5.48xlarge", model.Condition{RecoveryAction: "system-reboot"}, health.Level{Release: 580, Action: health.ActionSystemReboot}},
+		"rows":        {"p5.48xlarge", model.Condition{RemapPending: true, RemapFailed: true}, health.Level{Release: 580, Action: health.ActionNone, RemapPending: true, RemapFailed: true}},
+		"before R565": {"p4d.24xlarge", model.Condition{RecoveryAction: "gpu-reset", RemapPending: true}, health.Level{RemapPending: true}},
+		"refused by the fabric manager": {"p5.48xlarge", model.Condition{Fabric: model.FabricNotJoined}, health.Level{Release: 580, Action: health.ActionNone, Fabric: health.FabricHealth{
+			Summary: health.FabricUnhealthy, Reasons: "the GPU has not joined it: " + gonvml.ERROR_INSUFFICIENT_RESOURCES.Error(),
+		}}},
 		"without remapping": {"pascal", model.Condition{RemapFailed: true}, health.Level{}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -49,8 +52,8 @@ func TestHealth(t *testing.T) {
 				t.Errorf("got %+v, %v, want %+v", got, err, c.want)
 			}
 			after, _ := machine.State()
-			if calls := after.Calls.Since(before.Calls); calls.Total() != 1 {
-				t.Errorf("got the calls %v, want one", calls)
+			if calls := after.Calls.Since(before.Calls); calls.Total() != 2 { // of the GPU and of its fabric
+				t.Errorf("got the calls %v, want two", calls)
 			}
 		})
 	}

@@ -1,6 +1,9 @@
 package abi_test
 
 import (
+	"bytes"
+	"os"
+	"path/filepath"
 	"testing"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -48,5 +51,38 @@ func TestThePluginReadsTheHealthOfAFabric(t *testing.T) {
 				t.Errorf("got %+v, %v, want %+v", level.Fabric, err, c.want)
 			}
 		})
+	}
+}
+
+// Drivers before R580 report no health, but which GPU the fabric manager has refused.
+func TestThePluginReadsWhichGPUAFabricRefused(t *testing.T) {
+	node, err := os.ReadFile("../nodes/p5.48xlarge.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "node.yaml")
+	if err := os.WriteFile(file, bytes.ReplaceAll(node, []byte("580.95.05"), []byte("570.172.08")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	d := start(t, file).use()
+	library, err := nvml.Open(d.root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = library.Close() }()
+	for gpu, fabric := range []model.FabricHealth{model.FabricNotJoined, model.FabricUnhealthy} {
+		if err := d.control().SetCondition(gpu, model.Condition{Fabric: fabric}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	discovered, _, err := library.Discover()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for gpu, want := range []health.FabricSummary{health.FabricUnhealthy, health.FabricUnknown} {
+		level, err := library.Health(discovered.GPUs[gpu].UUID)
+		if err != nil || level.Fabric.Summary != want {
+			t.Errorf("GPU %d: got %+v, %v, want the summary %d", gpu, level.Fabric, err, want)
+		}
 	}
 }

@@ -60,18 +60,21 @@ func (s suite) fabric(t *testing.T) {
 	s.each(t, func(t *testing.T, _ nvml.Interface, gpu int, d nvml.Device) {
 		board := s.board(t, gpu)
 		info, ret := d.GetGpuFabricInfo()
+		v2, ret2 := d.GetGpuFabricInfoV().V2()
 		v3, ret3 := d.GetGpuFabricInfoV().V3()
 		want := nvml.ERROR_NOT_SUPPORTED
 		if board.NVLink != nil && len(s.node.NVSwitches) > 0 && board.NVLink.Version >= "4.0" {
 			want = nvml.SUCCESS
 		}
 		returns(t, "GetGpuFabricInfo", want, ret)
+		returns(t, "GetGpuFabricInfoV V2", want, ret2)
 		returns(t, "GetGpuFabricInfoV V3", want, ret3)
 		if want != nvml.SUCCESS {
 			return
 		}
-		if info.State != nvml.GPU_FABRIC_STATE_COMPLETED || v3.State != info.State || v3.HealthSummary != nvml.GPU_FABRIC_HEALTH_SUMMARY_HEALTHY {
-			t.Errorf("the fabric is %+v and %+v, want it completed and healthy", info, v3)
+		if info.State != nvml.GPU_FABRIC_STATE_COMPLETED || v2.State != info.State || v3.State != info.State ||
+			v2.HealthMask != v3.HealthMask || v3.HealthSummary != nvml.GPU_FABRIC_HEALTH_SUMMARY_HEALTHY {
+			t.Errorf("the fabric is %+v, %+v and %+v, want it completed and healthy", info, v2, v3)
 		}
 	})
 }

@@ -100,18 +100,26 @@ func (d *device) GetGpuFabricInfo() (nvml.GpuFabricInfo, nvml.Return) {
 // go-nvml can make: in process GetGpuFabricInfoV panics, and LookupSymbol does not find it.
 type VersionedDevice interface {
 	nvml.Device
-	// GpuFabricInfoV3 is GetGpuFabricInfoV().V3().
-	GpuFabricInfoV3() (nvml.GpuFabricInfo_v3, nvml.Return)
+	// GpuFabricInfo is GetGpuFabricInfoV(), whose answers begin alike in all versions.
+	GpuFabricInfo(version int) (nvml.GpuFabricInfo_v3, nvml.Return)
 }
 
 var _ VersionedDevice = (*device)(nil)
 
-// GpuFabricInfoV3 implements VersionedDevice.
-func (d *device) GpuFabricInfoV3() (nvml.GpuFabricInfo_v3, nvml.Return) {
+// fabricInfoReleases are the first drivers of each version of the answer: nvml.h has version 2 since
+// CUDA 12.4 and version 3 since CUDA 13.0.
+var fabricInfoReleases = map[int]int{2: 550, 3: 580}
+
+// GpuFabricInfo implements VersionedDevice.
+func (d *device) GpuFabricInfo(version int) (nvml.GpuFabricInfo_v3, nvml.Return) {
 	fabric, ret := d.fabric("nvmlDeviceGetGpuFabricInfoV")
-	info := nvml.GpuFabricInfo_v3{Status: uint32(fabric.status), State: fabric.state, HealthMask: fabric.healthMask, HealthSummary: fabric.healthSummary}
-	info.Version = nvml.STRUCT_VERSION(info, 3)
-	return info, ret
+	if ret != nvml.SUCCESS {
+		return nvml.GpuFabricInfo_v3{}, ret
+	}
+	if since, known := fabricInfoReleases[version]; !known || d.session.machine.release() < since {
+		return nvml.GpuFabricInfo_v3{}, nvml.ERROR_ARGUMENT_VERSION_MISMATCH
+	}
+	return nvml.GpuFabricInfo_v3{Status: uint32(fabric.status), State: fabric.state, HealthMask: fabric.healthMask, HealthSummary: fabric.healthSummary}, nvml.SUCCESS
 }
 
 // healthyFabric says of every condition in the mask that it does not hold.

@@ -43,14 +43,14 @@ func (c *call) lacks() bool {
 	return ok && !model.Answers(device, c.f.Name)
 }
 
-// check refuses NULL and structs of another version than the modelled one.
+// check refuses NULL and structs of a version that is not modelled.
 func (c *call) check() nvml.Return {
 	for i, a := range c.f.Args {
 		isText := a.Type == reflect.TypeFor[byte]()
 		if !c.args[i].present && (a.Count == CountOne || isText) {
 			return nvml.ERROR_INVALID_ARGUMENT
 		}
-		if data := c.args[i].data; a.Kind == Versioned && (len(data) != a.Size || binary.NativeEndian.Uint32(data) != a.Version) {
+		if a.Kind == Versioned && !a.fits(c.args[i].data) {
 			return nvml.ERROR_ARGUMENT_VERSION_MISMATCH
 		}
 	}

@@ -146,8 +146,8 @@ var nvlink = []Function{
 	fn("nvmlDeviceGetNvLinkRemotePciInfo_v2", "GetNvLinkRemotePciInfo", handle, u32, out[nvml.PciInfo]()),
 	fn("nvmlDeviceGetNvLinkRemoteDeviceType", "GetNvLinkRemoteDeviceType", handle, u32, out32),
 	fn("nvmlDeviceGetGpuFabricInfo", "GetGpuFabricInfo", handle, out[nvml.GpuFabricInfo]()),
-	fn("nvmlDeviceGetGpuFabricInfoV", "GpuFabricInfoV3", handle, versioned[nvml.GpuFabricInfo_v3](3)).
-		answering((*call).invoke),
+	fn("nvmlDeviceGetGpuFabricInfoV", "GetGpuFabricInfoV", handle, versioned[nvml.GpuFabricInfo_v3](3).orOlder(versioned[nvml.GpuFabricInfo_v2](2))).
+		answering(serveFabricInfo),
 }
 
 var processes = []Function{

@@ -1,7 +1,9 @@
 package wire
 
 import (
+	"encoding/binary"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -58,6 +60,8 @@ type Arg struct {
 	total int
 	// Version is the word that begins a versioned struct, as NVML_STRUCT_VERSION makes it.
 	Version uint32
+	// Older are those words of earlier versions, whose structs are the beginning of this one.
+	Older []uint32
 }
 
 // IsMemory reports whether the argument is a pointer to memory of the caller.
@@ -114,6 +118,21 @@ func versioned[T any](number uint32) Arg {
 	a := memory[T](Versioned, CountOne)
 	a.Version = uint32(a.Size) | number<<24
 	return a
+}
+
+// orOlder also takes an earlier version.
+func (a Arg) orOlder(older Arg) Arg {
+	a.Older = append(a.Older, older.Version)
+	return a
+}
+
+// fits reports whether a client's versioned struct is of a modelled version.
+func (a Arg) fits(data []byte) bool {
+	if len(data) < 4 {
+		return false
+	}
+	word := binary.NativeEndian.Uint32(data)
+	return len(data) == int(word&0xffffff) && (word == a.Version || slices.Contains(a.Older, word))
 }
 
 // Function is one C function that travels to the daemon.

@@ -109,6 +109,26 @@ func serveFieldValues(c *call) nvml.Return {
 	return nvml.SUCCESS
 }
 
+// serveFabricInfo answers in the version that the client asks for.
+func serveFabricInfo(c *call) nvml.Return {
+	device, ok := c.device()
+	if !ok {
+		return nvml.ERROR_INVALID_ARGUMENT
+	}
+	versioned, ok := device.(model.VersionedDevice)
+	if !ok {
+		return nvml.ERROR_NOT_SUPPORTED
+	}
+	asked := &c.args[1]
+	info, r := versioned.GpuFabricInfo(int(binary.NativeEndian.Uint32(asked.data) >> 24))
+	if r != nvml.SUCCESS {
+		return r
+	}
+	asked.answer = bytesOf(reflect.ValueOf(info))[:asked.room]
+	copy(asked.answer, asked.data[:4])
+	return nvml.SUCCESS
+}
+
 // serveLast carries out the last call on a handle, which is invalid from then on.
 func serveLast(c *call) nvml.Return {
 	r := c.invoke()
