@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -40,16 +41,32 @@ func newDiscoverCommand(f *flags) *cobra.Command {
 			for _, err := range unreadable {
 				fmt.Fprintf(command.ErrOrStderr(), "Cannot read a GPU; it would not be offered: %v\n", err)
 			}
-			for _, g := range node.GPUs {
-				for _, difference := range catalog.Differences(g.ProductName, g.Profiles) {
-					fmt.Fprintf(command.ErrOrStderr(), "GPU %d, a %s, differs from the catalogue: %s\n", g.Index, g.ProductName, difference)
-				}
+			for _, line := range unlikeCatalogue(node.GPUs) {
+				fmt.Fprintln(command.ErrOrStderr(), line)
 			}
 			return print(command.OutOrStdout(), node, gpu.Shapes(node.GPUs, gpu.ByDefault))
 		},
 	}
 	command.Flags().StringVarP(&output, "output", "o", "table", "Output format: table or yaml.")
 	return command
+}
+
+// unlikeCatalogue lists what the catalogue does not predict, once per product.
+func unlikeCatalogue(gpus []gpu.GPU) (lines []string) {
+	add := func(line string) {
+		if !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	for _, g := range gpus {
+		if g.MIG == gpu.MIGDisabled && len(g.Profiles) == 0 {
+			add(fmt.Sprintf("The driver lists no MIG profiles of %s while MIG is disabled, so partitions are offered when it is enabled", g.ProductName))
+		}
+		for _, difference := range catalog.Differences(g.ProductName, g.Profiles) {
+			add(fmt.Sprintf("%s differs from the catalogue: %s", g.ProductName, difference))
+		}
+	}
+	return lines
 }
 
 var printers = map[string]func(io.Writer, gpu.Node, []gpu.Shape) error{

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -90,6 +91,29 @@ func TestTablesOfOtherMachines(t *testing.T) {
 			node := fixture.Node(t, machine)
 			must(t, printTable(&table, node, gpu.Shapes(node.GPUs, gpu.ByDefault)))
 			fixture.Golden(t, machine+".txt", table.String())
+		})
+	}
+}
+
+func TestWhatTheCatalogueDoesNotPredict(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*gpu.GPU)
+		want   []string
+	}{
+		"nothing": {func(*gpu.GPU) {}, nil},
+		"a driver that lists no profiles": {func(g *gpu.GPU) { g.Profiles = nil },
+			[]string{"The driver lists no MIG profiles of NVIDIA H100 80GB HBM3 while MIG is disabled, so partitions are offered when it is enabled"}},
+		"an engine": {func(g *gpu.GPU) { g.Profiles[0].Decoders = 0 },
+			[]string{"NVIDIA H100 80GB HBM3 differs from the catalogue: profile 1g.10gb (ID 19) has decoders 0, predicted was 1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := fixture.Node(t, "p5.48xlarge")
+			for i := range node.GPUs {
+				tc.change(&node.GPUs[i])
+			}
+			if got := unlikeCatalogue(node.GPUs); !slices.Equal(got, tc.want) {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
 		})
 	}
 }

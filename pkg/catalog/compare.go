@@ -9,11 +9,12 @@ import (
 
 // Differences describes how the profiles that NVML lists on a node differ from
 // those that the catalogue predicts for the product, in sentences. NVML is right:
-// the catalogue is for nodes that do not exist yet. A product that the catalogue
-// does not list has no differences.
+// the catalogue is for nodes that do not exist yet. There are none for a product that
+// the catalogue does not list, nor while the driver lists no profiles: old ones list
+// them only while MIG is enabled.
 func Differences(productName string, listed []gpu.Profile) []string {
 	board, known := BoardByProductName(productName)
-	if !known || board.MIG == nil {
+	if !known || board.MIG == nil || len(listed) == 0 {
 		return nil
 	}
 	var found []string

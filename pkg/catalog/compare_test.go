@@ -25,6 +25,7 @@ func TestDifferences(t *testing.T) {
 			[]string{"profile 2g.20gb (ID 14) has placements [0 2], predicted was [0 2 4]"}},
 		"one more and one less": {product, func(p []gpu.Profile) []gpu.Profile { p[6].ID = 32; return p },
 			[]string{"profile 7g.80gb (ID 32) is not predicted", "profile 7g.80gb (ID 0) is predicted and not listed"}},
+		"nothing is listed":                  {product, func([]gpu.Profile) []gpu.Profile { return nil }, nil},
 		"a product that is not known":        {"NVIDIA H100 81GB", func(p []gpu.Profile) []gpu.Profile { return p[:1] }, nil},
 		"a product without MIG in the table": {"NVIDIA L4", func(p []gpu.Profile) []gpu.Profile { return p }, nil},
 	} {
