@@ -125,6 +125,11 @@ test-unit: ## Run the tests that need no cluster, with the race detector
 test-e2e: ## Run the end-to-end tests on a private cluster of their own
 	@hack/test.sh e2e
 
+DRIVER_ROOT ?= /
+.PHONY: test-driver
+test-driver: ## Test the plugin on the idle GPUs of the NVIDIA driver below DRIVER_ROOT (/), without a cluster
+	go test -count=1 -v -run '^TestADriver$$' ./test/crash -driver-root=$(abspath $(DRIVER_ROOT))
+
 .PHONY: lint
 lint: $(CLUSTER) ## Check the code's style, its logging and the shell scripts
 	hack/lint.sh

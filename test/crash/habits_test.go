@@ -70,7 +70,7 @@ const (
 func TestDriverThatComesLater(t *testing.T) {
 	t.Parallel()
 	n := withHabits(t, "{driver: {library: none, module: none}}")
-	p := n.reach(n.run("kubelet-plugin", n.arguments("root")...))
+	p := n.reach(n.run("kubelet-plugin", n.arguments(n.driver)...))
 	p.says(n, "This node offers no GPU for now", "libnvidia-ml.so.1 is in none of the library directories")
 	n.setDriver(model.Driver{Library: version})
 	p.says(n, "Driver Not Loaded", "load it with modprobe nvidia")
@@ -91,7 +91,7 @@ func TestClaimsOutliveTheDriver(t *testing.T) {
 	fixture.Eventually(t, "the driver is unloaded", func() error {
 		return n.gpu.SetDriver(model.Driver{Library: model.NoDriver, Module: model.NoDriver})
 	})
-	p = n.reach(n.run("kubelet-plugin", n.arguments("root")...))
+	p = n.reach(n.run("kubelet-plugin", n.arguments(n.driver)...))
 	p.says(n, "This node offers no GPU for now")
 	for _, claim := range []*resourceapi.ResourceClaim{whole, partition} {
 		fixture.Eventually(t, "the claim of a pod that ends is unprepared", func() error { return p.unprepare(n.within(), claim) })
@@ -111,7 +111,7 @@ func TestClaimsOutliveTheDriver(t *testing.T) {
 func TestDriverWhoseLibraryDoesNotFit(t *testing.T) {
 	t.Parallel()
 	n := withHabits(t, "{driver: {module: "+otherVersion+"}}")
-	p := n.reach(n.run("kubelet-plugin", n.arguments("root")...))
+	p := n.reach(n.run("kubelet-plugin", n.arguments(n.driver)...))
 	p.says(n, "This node offers no GPU for now", "Driver/library version mismatch", "reboot the node")
 	n.setDriver(model.Driver{Library: otherVersion})
 	p.ends(n)
@@ -181,7 +181,7 @@ func TestDriverContainer(t *testing.T) {
 	n, next := newNode(t), newNode(t)
 	n.must(os.Mkdir(n.path("run"), 0o755))
 	host := n.inNamespace()
-	plugin := "unshare --mount --propagation slave " + filepath.Join(binaries, "kubelet-plugin") + " " + strings.Join(n.arguments("run/driver"), " ") + " &"
+	plugin := "unshare --mount --propagation slave " + filepath.Join(binaries, "kubelet-plugin") + " " + strings.Join(n.arguments(n.path("run/driver")), " ") + " &"
 	mount := func(root string) string { return "mount --bind " + root + " " + n.path("run/driver") }
 	host.does("mount -t tmpfs none "+n.path("run"), "mount --make-shared "+n.path("run"), "mkdir "+n.path("run/driver"), plugin)
 	p := n.reach(host.process)
@@ -211,7 +211,7 @@ func TestDeviceNodesThatOnlyThePluginHas(t *testing.T) {
 	n.must(os.MkdirAll(dev, 0o755))
 	host := n.inNamespace()
 	host.does("mkdir "+private, "mknod "+private+"/null c 1 3", "mount --bind "+private+" /dev",
-		filepath.Join(binaries, "kubelet-plugin")+" "+strings.Join(n.arguments("root"), " ")+" &")
+		filepath.Join(binaries, "kubelet-plugin")+" "+strings.Join(n.arguments(n.driver), " ")+" &")
 	p := n.reach(host.process)
 	p.says(n, "Offering GPUs", "gpus=8")
 	if _, err := os.Stat(filepath.Join(private, "nvidiactl")); err != nil {

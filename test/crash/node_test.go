@@ -32,6 +32,9 @@ type node struct {
 	testing.TB
 	*api
 	dir string
+	// driver is the root of the NVIDIA driver.
+	driver string
+	// gpu controls the simulator, if the driver is simulated.
 	gpu wire.Client
 	// supervisor keeps MPS daemons, nil where the node has none.
 	supervisor *process
@@ -51,13 +54,27 @@ func newNode(t testing.TB, policies ...runtime.Object) *node {
 // newMachine is the machine that the simulator knows by that name, or that a file describes.
 func newMachine(t testing.TB, description string, policies ...runtime.Object) *node {
 	t.Helper()
+	n := newHost(t, policies...)
+	n.driver = n.path("root")
+	n.gpu = wire.Client{Socket: filepath.Join(n.driver, driverroot.HostSocket)}
+	n.run("nvml-sim", "serve", "--node", description, "--root", n.driver)
+	fixture.Eventually(t, "the simulator", func() error {
+		_, err := n.gpu.State()
+		return err
+	})
+	return n
+}
+
+// newHost is a node without a driver.
+func newHost(t testing.TB, policies ...runtime.Object) *node {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "mica-crash-") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	n := &node{
-		TB: t, api: newAPI(t, policies...), dir: dir, gpu: wire.Client{Socket: filepath.Join(dir, "root", driverroot.HostSocket)},
+		TB: t, api: newAPI(t, policies...), dir: dir,
 		modes: map[int]string{}, idleMIG: map[int]bool{},
 	}
 	if err := os.Mkdir(n.path("registry"), 0o700); err != nil {
@@ -69,11 +86,6 @@ func newMachine(t testing.TB, description string, policies ...runtime.Object) *n
 		t.Fatal(err)
 	}
 	go kubelet.Know(t.Context(), n.path("registry"))
-	n.run("nvml-sim", "serve", "--node", description, "--root", n.path("root"))
-	fixture.Eventually(t, "the simulator", func() error {
-		_, err := n.gpu.State()
-		return err
-	})
 	return n
 }
 
@@ -138,7 +150,7 @@ type plugin struct {
 // supervise starts the supervisor of MPS daemons and waits until it supervises.
 func (n *node) supervise() {
 	n.Helper()
-	n.supervisor = n.run("kubelet-plugin", "mps", "--mps-root="+n.path("mps"), "--mps-shm=", "--container-driver-root="+n.path("root"), "--healthcheck-port=-1")
+	n.supervisor = n.run("kubelet-plugin", "mps", "--mps-root="+n.path("mps"), "--mps-shm=", "--container-driver-root="+n.driver, "--healthcheck-port=-1")
 	fixture.Eventually(n, "the supervisor", func() error {
 		if !strings.Contains(n.supervisor.log.String(), "Supervising MPS control daemons") {
 			return errors.New("it does not supervise")
@@ -157,7 +169,7 @@ func (n *node) mpsArguments() []string {
 // start starts a plugin process and waits until it answers.
 func (n *node) start(arguments ...string) *plugin {
 	n.Helper()
-	p := n.reach(n.run("kubelet-plugin", append(n.arguments("root"), arguments...)...), arguments...)
+	p := n.reach(n.run("kubelet-plugin", append(n.arguments(n.driver), arguments...)...), arguments...)
 	fixture.Eventually(n, "the plugin", func() error {
 		_, err := p.kubelet.NodePrepareResources(n.Context(), &drapb.NodePrepareResourcesRequest{})
 		if err == nil && !n.isAway() && !strings.Contains(p.log.String(), "Offering GPUs") {
@@ -168,12 +180,12 @@ func (n *node) start(arguments ...string) *plugin {
 	return p
 }
 
-// arguments are those of a plugin whose driver is in that directory of the node.
+// arguments are those of a plugin whose driver is in that directory.
 func (n *node) arguments(driverRoot string) []string {
 	return append([]string{
 		"--node-name=" + fixture.NodeName, "--kubeconfig=" + n.path("kubeconfig"), "--cdi-root=" + n.path("cdi"),
 		"--kubelet-plugins-directory-path=" + n.path("plugins"), "--kubelet-registrar-directory-path=" + n.path("registry"),
-		"--nvidia-driver-root=" + n.path(driverRoot), "--container-driver-root=" + n.path(driverRoot), "--nvidia-cdi-hook-path=/hook",
+		"--nvidia-driver-root=" + driverRoot, "--container-driver-root=" + driverRoot, "--nvidia-cdi-hook-path=/hook",
 		"--healthcheck-port=-1", "--metrics-port=-1", "--ignore-device-plugin", // there is no kubelet to ask
 	}, n.mpsArguments()...)
 }
