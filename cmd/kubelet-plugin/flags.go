@@ -64,7 +64,7 @@ func (f *flags) addCluster(set *pflag.FlagSet) {
 	set.DurationVar(&f.healthQuiet, "health-quiet-period", driver.DefaultHealthQuiet, "How long the cause of a GPU's fault has to be gone before the GPU gets claims again.")
 	set.IntVar(&f.healthPort, "healthcheck-port", 51515, "TCP port of the gRPC health service. 0: any free port. Negative: none.")
 	set.IntVar(&f.metricsPort, "metrics-port", 8080, "TCP port of /metrics. 0: any free port. Negative: none.")
-	set.BoolVar(&f.deviceMetrics, "device-metrics", true, "Ask NVML every 2 seconds how busy the devices of prepared claims are, and serve it at /metrics. False: never ask.")
+	set.BoolVar(&f.deviceMetrics, "device-metrics", true, "Ask NVML how busy GPUs and their partitions are, those of prepared claims every 2 seconds, and serve it at /metrics. False: never ask.")
 	set.BoolVar(&f.claimMetrics, "claim-metrics", true, "Serve at /metrics which claims and pods have which device. False: no series has the name of a claim or pod.")
 	settings.AddNVIDIAFlags(set)
 }

@@ -17,6 +17,7 @@ func TestThePluginsMetricsAreDocumented(t *testing.T) {
 		"../../pkg/node/driver/census.go":   regexp.MustCompile(`NewDesc\("(mica_\w+)"`),
 		"../../pkg/node/account/metrics.go": regexp.MustCompile(`NewDesc\("(mica_\w+)"`),
 		"../../pkg/gpu/usage.go":            regexp.MustCompile(`Metric\w+\s+= "(mica_\w+)"`),
+		"../../pkg/node/sample/metrics.go":  regexp.MustCompile(`describe\("(mica_\w+)"`),
 	} {
 		names := name.FindAllStringSubmatch(read(t, source), -1)
 		if len(names) == 0 {

@@ -14,6 +14,19 @@ type MemoryUsage struct {
 	Used, Total uint64
 }
 
+// Sensors are what a GPU measures of itself. A value that it does not report is nil, never 0.
+type Sensors struct {
+	// Temperature is in degrees Celsius, Power in watts.
+	Temperature, Power *float64
+	NVLink             *Traffic
+}
+
+// Traffic is how many bytes a GPU has sent and received over all its NVLinks, without the
+// protocol's overhead, since the driver was loaded.
+type Traffic struct {
+	Sent, Received uint64
+}
+
 // Metrics of the Usage of devices that prepared claims hold. A node's plugin serves them, and
 // the controller reads them. Each has the label "device": the device's name in the node's pool.
 const (

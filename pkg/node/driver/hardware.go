@@ -13,6 +13,7 @@ import (
 
 	"github.com/mica-gpu/mica/pkg/node/nvml"
 	"github.com/mica-gpu/mica/pkg/node/offer"
+	"github.com/mica-gpu/mica/pkg/node/sample"
 )
 
 // hardwareRetries are the delays between attempts to open an NVIDIA driver.
@@ -21,7 +22,7 @@ var hardwareRetries = wait.Backoff{Duration: time.Second, Factor: 2, Cap: 15 * t
 // checkInterval is how long the removal of a driver may go unnoticed.
 const checkInterval = 5 * time.Second
 
-// watchHardware offers GPUs, and samples those in use, as long as there are any, until ctx ends. It
+// watchHardware offers and samples GPUs, as long as there are any, until ctx ends. It
 // returns an error if only a new process can continue.
 func (d *Driver) watchHardware(ctx context.Context) error {
 	if err := d.awaitHardware(ctx); err != nil {
@@ -29,7 +30,13 @@ func (d *Driver) watchHardware(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	if !d.Unsampled {
-		group.Go(func() error { return d.samples.Run(ctx, d.hardware.Meter) })
+		group.Go(func() error {
+			return d.samples.Run(ctx, sample.Hardware{
+				Open:  d.hardware.Meter,
+				Units: func() []sample.Unit { return sample.Units(d.offer.State().Node.GPUs) },
+				Idle:  d.offer.Used,
+			})
+		})
 	}
 	group.Go(func() error { return d.offer.Watch(ctx) })
 	group.Go(func() error { return d.monitor.Run(ctx, d.hardware.Health) })

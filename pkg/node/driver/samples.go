@@ -50,11 +50,16 @@ func (d *Driver) countPrepared(ctx context.Context) {
 	for _, shape := range d.offer.State().Shapes {
 		shapes[shape.Name()] = shape
 	}
+	claims := d.claimants.of(prepared, known)
 	// Before the samples of released devices are dropped.
-	d.account.Set(account.Holds(prepared, d.claimants.of(prepared, known), shapes))
-	if !d.Unsampled {
-		d.samples.Set(held(prepared))
+	d.account.Set(account.Holds(prepared, claims, shapes))
+	if d.Unsampled {
+		return
 	}
+	if d.Unnamed {
+		claims = nil
+	}
+	d.samples.Set(held(prepared, claims))
 }
 
 func (d *Driver) tallies() map[journal.State]journal.Tally {
@@ -66,8 +71,8 @@ func (d *Driver) tallies() map[journal.State]journal.Tally {
 
 // held lists the devices of prepared claims, each once however many claims share it, without admin
 // access. Shares have the figures of their device, as NVML has no others. A destroyed partition is
-// left out: its figures would be of its successor.
-func held(prepared []journal.Record) []sample.Device {
+// left out: its figures would be of its successor. claims have the pods that may be named, by UID.
+func held(prepared []journal.Record, claims map[string]account.Claim) []sample.Device {
 	var devices []sample.Device
 	for _, record := range prepared {
 		for _, device := range record.Devices {
@@ -82,6 +87,9 @@ func held(prepared []journal.Record) []sample.Device {
 				devices = append(devices, sample.Device{Name: device.Device, GPU: device.UUID, UUID: uuid})
 			}
 			devices[i].Claims = append(devices[i].Claims, record.ClaimUID)
+			for _, pod := range claims[record.ClaimUID].Pods {
+				devices[i].Pods = append(devices[i].Pods, sample.Pod{Namespace: record.Namespace, Name: pod})
+			}
 		}
 	}
 	return devices

@@ -9,8 +9,10 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/component-base/metrics"
+	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/pkg/node/account"
 	"github.com/mica-gpu/mica/pkg/node/journal"
 	"github.com/mica-gpu/mica/pkg/node/sample"
 	"github.com/mica-gpu/mica/test/fixture"
@@ -31,12 +33,12 @@ func TestWhatIsHeldIsSampled(t *testing.T) {
 			{Device: "gpu-2-mig-1g10gb-19-3", UUID: "GPU-2", Form: partition, PartUUID: "MIG-a"},
 			{Device: "gpu-2-mig-1g10gb-19-4", UUID: "GPU-2", Form: partition}, // it is gone
 		}},
-		{ClaimUID: "3", Devices: []journal.Device{{Device: "gpu-3-mps", UUID: "GPU-3", ShareID: "y"}}},
+		{ClaimUID: "3", Namespace: "ml", Devices: []journal.Device{{Device: "gpu-3-mps", UUID: "GPU-3", ShareID: "y"}}},
 		{ClaimUID: "4", Devices: []journal.Device{{Device: "gpu-2-mig-1g10gb-19-5-timeslice", UUID: "GPU-2", Form: partition, PartUUID: "MIG-b"}}},
-	})
+	}, map[string]account.Claim{"3": {Pods: []string{"a", "b"}}})
 	want := []sample.Device{
 		{Name: "gpu-0", GPU: "GPU-0", UUID: "GPU-0", Claims: []string{"1"}},
-		{Name: "gpu-3-mps", GPU: "GPU-3", UUID: "GPU-3", Claims: []string{"2", "3"}},
+		{Name: "gpu-3-mps", GPU: "GPU-3", UUID: "GPU-3", Claims: []string{"2", "3"}, Pods: []sample.Pod{{Namespace: "ml", Name: "a"}, {Namespace: "ml", Name: "b"}}},
 		{Name: "gpu-2-mig-1g10gb-19-3", GPU: "GPU-2", UUID: "MIG-a", Claims: []string{"2"}},
 		{Name: "gpu-2-mig-1g10gb-19-5-timeslice", GPU: "GPU-2", UUID: "MIG-b", Claims: []string{"4"}},
 	}
@@ -118,6 +120,37 @@ func TestDevicesAreSampledWhileClaimsHoldThem(t *testing.T) {
 	fixture.Eventually(t, "the end of the figures", shown(registry, all, nil, nil)) // kubelet has its answer first
 }
 
+// GPUs that no claim has are sampled too, and NVML is closed again, so that the driver can be unloaded.
+func TestIdleGPUsAreSampled(t *testing.T) {
+	const name = "g5.12xlarge"
+	machine := fixture.Machine(t, fixture.File(t, name))
+	h := &hardware{machine: machine, library: fixture.Library(t, machine), node: fixture.Node(t, name)}
+	for i, g := range h.node.GPUs {
+		must(t, h.library.SetPersistence(g.UUID, true))
+		must(t, machine.SetUse(i, nil, model.Use{Utilization: ptr.To(i + 1)}))
+	}
+	d, stop := run(t, options(t, apiserver.New(), h))
+	defer stop()
+	registry := registryOf(d.Collectors()...)
+	fixture.Eventually(t, "the figures of all GPUs", func() error {
+		for i, g := range h.node.GPUs {
+			want := fmt.Sprintf("gpu_utilization_ratio GPU_I_ID= GPU_I_PROFILE= UUID=%s device=nvidia%d gpu=%d modelName=%s namespace= pod=: %v", g.UUID, g.Minor, i, g.ProductName, float64(i+1)/100)
+			if got := gauges(t, registry); !slices.Contains(got, want) {
+				return fmt.Errorf("no %s in %q", want, got)
+			}
+		}
+		return nil
+	})
+	fixture.Eventually(t, "the end of NVML's session", func() error {
+		state, err := machine.State()
+		must(t, err)
+		if n := state.GPUs[0].Clients; n > 0 {
+			return fmt.Errorf("the GPU has %d clients", n)
+		}
+		return nil
+	})
+}
+
 // Without sampling, no GPU is polled.
 func TestUnsampledDevicesAreNotAsked(t *testing.T) {
 	claim := fixture.Claim("c", fixture.Result("a", "gpu-0"))
@@ -129,7 +162,7 @@ func TestUnsampledDevicesAreNotAsked(t *testing.T) {
 	stop() // which waits for questions under way
 	state, err := h.machine.State()
 	must(t, err)
-	if asked := state.Calls["nvmlDeviceGetUtilizationRates"]; asked > 0 {
-		t.Errorf("NVML was asked %d times for the utilization", asked)
+	if asked := state.Calls["nvmlDeviceGetUtilizationRates"] + state.Calls["nvmlDeviceGetPowerUsage"]; asked > 0 {
+		t.Errorf("NVML was asked %d times for the utilization or the power", asked)
 	}
 }

@@ -40,6 +40,8 @@ var requiredSymbols = []string{
 	"nvmlDeviceGetMemoryInfo",
 	"nvmlDeviceGetMemoryInfo_v2",
 	"nvmlDeviceGetUtilizationRates",
+	"nvmlDeviceGetTemperature",
+	"nvmlDeviceGetPowerUsage",
 	"nvmlDeviceGetPciInfo_v3",
 	"nvmlDeviceGetEccMode",
 	"nvmlDeviceGetComputeMode",

@@ -3,6 +3,7 @@ package nvml
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -137,6 +138,67 @@ func readRates(handle nvml.Device, name string) (*float64, error) {
 		return nil, check(ret, "read the utilization", name)
 	}
 	return ptr.To(float64(rates.Gpu) / 100), nil
+}
+
+// Sense reads the sensors of a GPU. Unsupported values are nil without an error. If one part cannot be
+// read, the others are returned with the error. It returns ErrGPULost if the GPU is lost, and nothing
+// for a MIG device.
+func (m *Meter) Sense() (gpu.Sensors, error) {
+	if m.isMIG() {
+		return gpu.Sensors{}, nil
+	}
+	in, leave, err := m.library.sessions.enter()
+	if err != nil {
+		return gpu.Sensors{}, err
+	}
+	defer leave()
+	d, err := in.device(m.uuid)
+	if err != nil {
+		return gpu.Sensors{}, err
+	}
+	var sensors gpu.Sensors
+	// Its successor nvmlDeviceGetTemperatureV is missing in older drivers.
+	celsius, heat := d.GetTemperature(nvml.TEMPERATURE_GPU) //nolint:staticcheck // deprecated, but in every driver
+	milliwatts, power := d.GetPowerUsage()
+	if heat == nvml.SUCCESS {
+		sensors.Temperature = ptr.To(float64(celsius))
+	}
+	if power == nvml.SUCCESS {
+		sensors.Power = ptr.To(float64(milliwatts) / 1000)
+	}
+	traffic, links := d.traffic()
+	sensors.NVLink = traffic
+	err = errors.Join(supported(heat, "read the temperature", m.uuid), supported(power, "read the power usage", m.uuid), links)
+	if errors.Is(err, ErrGPULost) { // a broken sensor says nothing about the rest of the GPU
+		err = in.judge(d, err)
+	}
+	return sensors, err
+}
+
+// supported is check, without an error for what the board does not support.
+func supported(ret nvml.Return, call, name string) error {
+	if ret == nvml.ERROR_NOT_SUPPORTED {
+		return nil
+	}
+	return check(ret, call, name)
+}
+
+// traffic reads the counters of all NVLinks, which NVML has in KiB; nil on a board without them. Their
+// scope UINT_MAX is the sum over all links (NVML_FI_DEV_NVLINK_THROUGHPUT_* in nvml.h).
+func (d *device) traffic() (*gpu.Traffic, error) {
+	values := fields(nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX)
+	for i := range values {
+		values[i].ScopeId = math.MaxUint32
+	}
+	if ret := d.GetFieldValues(values); ret != nvml.SUCCESS {
+		return nil, supported(ret, "read the NVLink counters", d.uuid)
+	}
+	sent, known := number(values[0])
+	received, both := number(values[1])
+	if !known || !both {
+		return nil, nil //nolint:nilnil // no value, no error: the board has no NVLink, or MIG has disabled it
+	}
+	return &gpu.Traffic{Sent: sent << 10, Received: received << 10}, nil
 }
 
 // goneAs returns NOT_FOUND for any error of a handle whose instance was destroyed.

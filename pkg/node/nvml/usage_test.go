@@ -3,6 +3,7 @@ package nvml_test
 import (
 	"errors"
 	"math"
+	"reflect"
 	"testing"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -141,6 +142,89 @@ func TestWhatCannotBeRead(t *testing.T) {
 	}
 	if _, err := library.Meter("GPU-elsewhere").Read(); !errors.Is(err, nvml.ErrGPULost) {
 		t.Errorf("got %v of a GPU that is not there, want %v", err, nvml.ErrGPULost)
+	}
+}
+
+func TestTheSensorsOfAGPU(t *testing.T) {
+	for node, links := range map[string]bool{"p5.48xlarge": true, "p4d.24xlarge": true, "g6.xlarge": false, "g4dn.xlarge": false, "pascal": false} {
+		t.Run(node, func(t *testing.T) {
+			machine, library, uuid := partitionable(t, node)
+			set := model.Use{Temperature: ptr.To(uint32(65)), PowerMilliwatts: ptr.To(uint32(420_500))}
+			want := gpu.Sensors{Temperature: ptr.To(65.0), Power: ptr.To(420.5)}
+			if links {
+				const more = 1 << 40 // than 32 bits have
+				set.NVLink = &model.Traffic{SentKiB: more, ReceivedKiB: 3}
+				want.NVLink = &gpu.Traffic{Sent: more << 10, Received: 3 << 10}
+			}
+			must(t, machine.SetUse(0, nil, set))
+			meter := library.Meter(uuid)
+			got, err := meter.Sense()
+			must(t, err)
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("the sensors are %+v, want %+v", got, want)
+			}
+			must(t, meter.Close())
+		})
+	}
+}
+
+// The other sensors are still read, and a broken one is no reason to open the GPU anew.
+func TestSensorsThatCannotBeRead(t *testing.T) {
+	machine, library, uuid := partitionable(t, "p5.48xlarge")
+	meter := library.Meter(uuid)
+	all, err := meter.Sense()
+	must(t, err)
+	if all.Temperature == nil || all.Power == nil || all.NVLink == nil {
+		t.Fatalf("the sensors are %+v", all)
+	}
+	opened := calls(t, machine)["nvmlDeviceGetHandleByUUID"]
+	for _, test := range []struct {
+		function, told string
+		lacks          func(*gpu.Sensors)
+	}{
+		{"nvmlDeviceGetTemperature", "read the temperature of " + uuid, func(s *gpu.Sensors) { s.Temperature = nil }},
+		{"nvmlDeviceGetPowerUsage", "read the power usage of " + uuid, func(s *gpu.Sensors) { s.Power = nil }},
+		{"nvmlDeviceGetFieldValues", "read the NVLink counters of " + uuid, func(s *gpu.Sensors) { s.NVLink = nil }},
+	} {
+		want := all
+		test.lacks(&want)
+		for _, answer := range []gonvml.Return{gonvml.ERROR_UNKNOWN, gonvml.ERROR_NOT_SUPPORTED} {
+			must(t, machine.Fail(model.Failure{Function: test.function, Return: answer}))
+			sensors, err := meter.Sense()
+			if answer == gonvml.ERROR_NOT_SUPPORTED {
+				must(t, err)
+			} else {
+				fixture.Sentence(t, err, test.told)
+			}
+			if !reflect.DeepEqual(sensors, want) {
+				t.Errorf("%s answers %s: got %+v, want %+v", test.function, answer, sensors, want)
+			}
+			must(t, machine.Clear())
+		}
+	}
+	if again := calls(t, machine)["nvmlDeviceGetHandleByUUID"]; again > opened {
+		t.Errorf("the GPU was opened %d times more", again-opened)
+	}
+	must(t, machine.Lose(0))
+	if sensors, err := meter.Sense(); !errors.Is(err, nvml.ErrGPULost) || sensors != (gpu.Sensors{}) {
+		t.Errorf("got %+v, %v of a GPU that is lost, want %v", sensors, err, nvml.ErrGPULost)
+	}
+}
+
+func calls(t *testing.T, machine *model.Machine) model.Calls {
+	t.Helper()
+	state, err := machine.State()
+	must(t, err)
+	return state.Calls
+}
+
+func TestAMIGDeviceHasNoSensors(t *testing.T) {
+	machine, library, _ := partitionable(t, "p5.48xlarge")
+	must(t, machine.SetMIGMode(0, true))
+	meter := library.Meter(instance(t, machine, "1g.10gb").ComputeInstances[0].UUID)
+	before := calls(t, machine)
+	if sensors, err := meter.Sense(); err != nil || sensors != (gpu.Sensors{}) || calls(t, machine).Since(before).Total() > 0 {
+		t.Errorf("got %+v, %v", sensors, err)
 	}
 }
 

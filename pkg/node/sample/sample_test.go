@@ -25,14 +25,18 @@ import (
 type node struct {
 	mu      sync.Mutex
 	answers map[string]answer
-	// open are the meters that are not closed, by UUID.
+	units   []Unit
+	// open are the meters that are not closed, by UUID; opens counts all.
 	open  map[string]int
-	reads int
+	opens int
+	// reads and senses count calls of meters, idles the rounds that ended.
+	reads, senses, idles int
 }
 
 type answer struct {
-	usage gpu.Usage
-	err   error
+	usage   gpu.Usage
+	sensors gpu.Sensors
+	err     error
 	// hangs, where it is set, is how long the device does not answer: until it is closed.
 	hangs chan struct{}
 }
@@ -41,6 +45,24 @@ func (n *node) set(uuid string, a answer) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.answers[uuid] = a
+}
+
+func (n *node) has(units ...Unit) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.units = units
+}
+
+func (n *node) seen() []Unit {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.units
+}
+
+func (n *node) idle() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.idles++
 }
 
 func (n *node) count() int {
@@ -59,6 +81,7 @@ func (n *node) meter(uuid string) Meter {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.open[uuid]++
+	n.opens++
 	return meter{n, uuid}
 }
 
@@ -76,6 +99,13 @@ func (m meter) Read() (gpu.Usage, error) {
 		<-a.hangs
 	}
 	return a.usage, a.err
+}
+
+func (m meter) Sense() (gpu.Sensors, error) {
+	m.node.mu.Lock()
+	defer m.node.mu.Unlock()
+	m.node.senses++
+	return m.node.answers[m.uuid].sensors, nil
 }
 
 func (m meter) Close() error {
@@ -110,7 +140,10 @@ func run(t *testing.T) *rig {
 	r.registry.CustomMustRegister(r.Sampler)
 	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
 	r.logs = logger.GetSink().(ktesting.Underlier).GetBuffer().String
-	r.stop = fixture.Background(klog.NewContext(t.Context(), logger), t, func(ctx context.Context) error { return r.Run(ctx, r.meter) })
+	r.stop = fixture.Background(klog.NewContext(t.Context(), logger), t, func(ctx context.Context) error {
+		return r.Run(ctx, Hardware{Open: r.meter, Units: r.seen, Idle: r.idle})
+	})
+	synctest.Wait() // for the first round, which has nothing to read
 	return r
 }
 
@@ -120,8 +153,11 @@ func after(d time.Duration) {
 	synctest.Wait()
 }
 
-// shown are the metrics, one a line; of the time of a sample, how old it is.
-func (r *rig) shown(t *testing.T) string {
+// shown are the metrics of devices, one a line; of the time of a sample, how old it is.
+func (r *rig) shown(t *testing.T) string { return r.series(t, "mica_device_", "device") }
+
+// series are the metrics with a prefix as `labels name value`, the labels as far as they are wanted and not empty.
+func (r *rig) series(t *testing.T, prefix string, wanted ...string) string {
 	t.Helper()
 	families, err := r.registry.Gather()
 	if err != nil {
@@ -129,13 +165,22 @@ func (r *rig) shown(t *testing.T) string {
 	}
 	var lines []string
 	for _, family := range families {
-		short := strings.TrimPrefix(family.GetName(), "mica_device_")
+		short, is := strings.CutPrefix(family.GetName(), prefix)
+		if !is {
+			continue
+		}
 		for _, m := range family.GetMetric() {
-			value := m.GetGauge().GetValue()
+			value := m.GetGauge().GetValue() + m.GetCounter().GetValue()
 			if family.GetName() == gpu.MetricSampled {
 				value = time.Since(time.UnixMilli(int64(value * 1000))).Seconds()
 			}
-			lines = append(lines, fmt.Sprintf("%s %s %.4g", m.GetLabel()[0].GetValue(), short, value))
+			var labels []string
+			for _, label := range m.GetLabel() {
+				if slices.Contains(wanted, label.GetName()) && label.GetValue() != "" {
+					labels = append(labels, label.GetValue())
+				}
+			}
+			lines = append(lines, fmt.Sprintf("%s %s %.4g", strings.Join(labels, " "), short, value))
 		}
 	}
 	slices.Sort(lines)
@@ -155,8 +200,8 @@ func TestTheMeanOfTheLastSeconds(t *testing.T) {
 		defer r.stop()
 		r.node.set("GPU-a", busy(0, 10))
 		r.Set([]Device{device("gpu-0", "GPU-a", "GPU-a", "claim")})
-		after(0)
-		r.wantShown(t, "at once", "gpu-0 memory_total_bytes 80", "gpu-0 memory_used_bytes 10", "gpu-0 sample_timestamp_seconds 0", "gpu-0 utilization_ratio 0")
+		after(interval)
+		r.wantShown(t, "after a round", "gpu-0 memory_total_bytes 80", "gpu-0 memory_used_bytes 10", "gpu-0 sample_timestamp_seconds 0", "gpu-0 utilization_ratio 0")
 		after(time.Second)
 		r.node.set("GPU-a", busy(100, 20))
 		after(2 * time.Second) // one sample of 0, one of 100
@@ -178,7 +223,7 @@ func TestValuesThatADeviceDoesNotReport(t *testing.T) {
 		r.node.set("GPU-b", answer{usage: gpu.Usage{Utilization: ptr.To(0.25)}})
 		r.node.set("GPU-c", answer{})
 		r.Set([]Device{device("gpu-0-mig", "GPU-a", "MIG-a", "1"), device("gpu-1", "GPU-b", "GPU-b", "2"), device("gpu-2", "GPU-c", "GPU-c", "3")})
-		after(time.Second)
+		after(3 * time.Second)
 		r.wantShown(t, "of what they tell", "gpu-0-mig memory_total_bytes 5", "gpu-0-mig memory_used_bytes 1", "gpu-0-mig sample_timestamp_seconds 1",
 			"gpu-1 sample_timestamp_seconds 1", "gpu-1 utilization_ratio 0.25")
 	})
@@ -195,7 +240,7 @@ func TestNothingIsReadWhileNothingIsHeld(t *testing.T) {
 		r.node.set("GPU-a", busy(50, 1))
 		r.Set([]Device{device("gpu-0", "GPU-a", "GPU-a", "claim")})
 		after(time.Hour)
-		if n := r.count(); n != 1801 {
+		if n := r.count(); n != 1800 {
 			t.Errorf("%d reads in an hour, want one every other second", n)
 		}
 		r.Set(nil)
@@ -224,21 +269,21 @@ func TestWhatIsRememberedGoesWithTheClaims(t *testing.T) {
 		}
 		r.node.set("GPU-a", busy(100, 1))
 		r.Set([]Device{device("gpu-0-mps", "GPU-a", "GPU-a", "first")})
-		after(time.Second)
+		after(3 * time.Second)
 		r.node.set("GPU-a", busy(0, 1))
 		r.Set([]Device{device("gpu-0-mps", "GPU-a", "GPU-a", "first", "second")})
 		r.Set([]Device{device("gpu-0-mps", "GPU-a", "GPU-a", "second")})
 		after(2 * time.Second)
-		if got := utilization(); got != "0.5" {
-			t.Errorf("the utilization is %s; a claim has had the device all the time", got)
+		if got := utilization(); got != "0.5" || r.opens != 1 {
+			t.Errorf("the utilization is %s, of %d meters; a claim has had the device all the time", got, r.opens)
 		}
 		r.Set([]Device{device("gpu-0-mps", "GPU-a", "GPU-a", "third")})
 		if got := utilization(); got != "" {
 			t.Errorf("the utilization is %s before the claim has been sampled", got)
 		}
 		after(2 * time.Second)
-		if got := utilization(); got != "0" {
-			t.Errorf("the utilization is %s, want 0", got)
+		if got := utilization(); got != "0" || r.opens != 2 {
+			t.Errorf("the utilization is %s, of %d meters; want 0, of a meter that measures from now on", got, r.opens)
 		}
 		// A partition that was made anew has another UUID.
 		r.Set([]Device{device("gpu-0-mps", "GPU-a", "MIG-b", "third")})
@@ -259,7 +304,7 @@ func TestAGPUThatDoesNotAnswer(t *testing.T) {
 		r.node.set("GPU-b", busy(50, 1))
 		both := []Device{device("gpu-0", "GPU-a", "GPU-a", "1"), device("gpu-1", "GPU-b", "GPU-b", "2")}
 		r.Set(both)
-		after(time.Second)
+		after(3 * time.Second)
 		r.node.set("GPU-a", answer{hangs: hangs, usage: busy(50, 1).usage})
 		after(time.Minute)
 		r.wantShown(t, "while one hangs", "gpu-1 memory_total_bytes 80", "gpu-1 memory_used_bytes 1", "gpu-1 sample_timestamp_seconds 1", "gpu-1 utilization_ratio 0.5")
@@ -310,7 +355,7 @@ func TestAnErrorIsLoggedOnceWhileItLasts(t *testing.T) {
 		lost, half := errors.New("GPU is lost"), errors.New("no rates")
 		r.node.set("GPU-a", busy(50, 1))
 		r.Set([]Device{device("gpu-0", "GPU-a", "GPU-a", "1")})
-		after(time.Second)
+		after(3 * time.Second)
 		r.node.set("GPU-a", answer{err: lost})
 		after(10 * time.Second)
 		r.wantShown(t, "for a while", "gpu-0 memory_total_bytes 80", "gpu-0 memory_used_bytes 1", "gpu-0 sample_timestamp_seconds 11", "gpu-0 utilization_ratio 0.5")
@@ -322,7 +367,7 @@ func TestAnErrorIsLoggedOnceWhileItLasts(t *testing.T) {
 		r.node.set("GPU-a", answer{err: lost})
 		after(time.Minute)
 		logs := r.logs()
-		if strings.Count(logs, lost.Error()) != 2 || strings.Count(logs, half.Error()) != 1 || !strings.Contains(logs, `device="gpu-0"`) {
+		if strings.Count(logs, lost.Error()) != 2 || strings.Count(logs, half.Error()) != 1 || !strings.Contains(logs, `devices=["gpu-0"]`) {
 			t.Errorf("each is not logged once while it lasts:\n%s", logs)
 		}
 	})
@@ -336,7 +381,131 @@ func TestANameIsSampledOnce(t *testing.T) {
 		r.node.set("MIG-a", busy(10, 1))
 		r.node.set("MIG-b", busy(90, 1))
 		r.Set([]Device{device("gpu-0-mig", "GPU-a", "MIG-a", "1"), device("gpu-0-mig", "GPU-a", "MIG-b", "2")})
-		after(time.Second)
+		after(3 * time.Second)
 		r.wantShown(t, "of the first", "gpu-0-mig memory_total_bytes 80", "gpu-0-mig memory_used_bytes 1", "gpu-0-mig sample_timestamp_seconds 1", "gpu-0-mig utilization_ratio 0.1")
 	})
+}
+
+// gpuLabels are the labels of GPUs and GPU instances in the order of their names.
+var gpuLabels = []string{"GPU_I_ID", "GPU_I_PROFILE", "UUID", "device", "gpu", "modelName", "namespace", "pod"}
+
+func (r *rig) wantUnits(t *testing.T, what string, want ...string) {
+	t.Helper()
+	if got := r.series(t, "mica_gpu_", gpuLabels...); got != strings.Join(want, "\n") {
+		t.Errorf("%s, there is\n%s\nwant\n%s", what, got, strings.Join(want, "\n"))
+	}
+}
+
+func TestGPUsThatNoClaimHas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t)
+		defer r.stop()
+		both := []Unit{{GPU: "GPU-a", UUID: "GPU-a", Index: 0, Minor: 3, Product: "H100"}, {GPU: "GPU-b", UUID: "GPU-b", Index: 1, Minor: 4, Product: "L4"}}
+		r.has(both...)
+		a := busy(50, 1)
+		a.sensors = gpu.Sensors{Temperature: ptr.To(41.0), Power: ptr.To(99.5), NVLink: &gpu.Traffic{Sent: 10, Received: 20}}
+		r.node.set("GPU-a", a)
+		r.node.set("GPU-b", answer{usage: gpu.Usage{Memory: &gpu.MemoryUsage{Used: 2, Total: 24}}, sensors: gpu.Sensors{NVLink: &gpu.Traffic{}}})
+		after(time.Hour)
+		r.wantShown(t, "of devices of claims")
+		r.wantUnits(t, "of all GPUs",
+			"GPU-a nvidia3 0 H100 memory_total_bytes 80", "GPU-a nvidia3 0 H100 memory_used_bytes 1",
+			"GPU-a nvidia3 0 H100 nvlink_received_bytes_total 20", "GPU-a nvidia3 0 H100 nvlink_transmitted_bytes_total 10",
+			"GPU-a nvidia3 0 H100 power_watts 99.5", "GPU-a nvidia3 0 H100 temperature_celsius 41",
+			"GPU-a nvidia3 0 H100 utilization_ratio 0.5",
+			"GPU-b nvidia4 1 L4 memory_total_bytes 24", "GPU-b nvidia4 1 L4 memory_used_bytes 2",
+			"GPU-b nvidia4 1 L4 nvlink_received_bytes_total 0", "GPU-b nvidia4 1 L4 nvlink_transmitted_bytes_total 0",
+		)
+		// Each time NVML is closed again, and the driver can be unloaded.
+		if r.reads != 2*120 || r.senses != 2*120 || r.idles != 120 {
+			t.Errorf("%d reads of usage and %d of sensors in an hour, %d times all have answered; want one per GPU and 30 s", r.reads, r.senses, r.idles)
+		}
+		r.has(both[1])
+		after(interval)
+		if got := r.series(t, "mica_gpu_", "UUID"); strings.Contains(got, "GPU-a") || !strings.Contains(got, "GPU-b") || !slices.Equal(r.opened(), []string{"GPU-b"}) {
+			t.Errorf("without the first GPU, the meters %q are open, and there is\n%s", r.opened(), got)
+		}
+	})
+}
+
+func TestAGPUWithPartitions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t)
+		defer r.stop()
+		part := func(uuid, id string) Unit {
+			return Unit{GPU: "GPU-a", UUID: uuid, Minor: 3, Product: "H100", Instance: id, Profile: "1g.10gb"}
+		}
+		r.has(Unit{GPU: "GPU-a", UUID: "GPU-a", Minor: 3, Product: "H100"}, part("MIG-a", "7"), part("MIG-b", "8"))
+		r.node.set("GPU-a", answer{usage: gpu.Usage{Memory: &gpu.MemoryUsage{Used: 3, Total: 80}}, sensors: gpu.Sensors{Power: ptr.To(70.0)}})
+		r.node.set("MIG-a", answer{usage: gpu.Usage{Utilization: ptr.To(0.5)}})
+		r.node.set("MIG-b", answer{usage: gpu.Usage{Utilization: ptr.To(0.0)}})
+		held := device("gpu-3-mig-1g10gb-19-0", "GPU-a", "MIG-a", "claim")
+		held.Pods = []Pod{{"ml", "llm"}}
+		r.Set([]Device{held})
+		after(time.Minute + time.Second)
+		want := []string{
+			"7 1g.10gb GPU-a nvidia3 0 H100 ml llm utilization_ratio 0.5",
+			"8 1g.10gb GPU-a nvidia3 0 H100 utilization_ratio 0",
+			"GPU-a nvidia3 0 H100 memory_total_bytes 80", "GPU-a nvidia3 0 H100 memory_used_bytes 3", "GPU-a nvidia3 0 H100 power_watts 70",
+		}
+		r.wantUnits(t, "of the GPU and its partitions", want...)
+		r.wantShown(t, "of the claim", "gpu-3-mig-1g10gb-19-0 sample_timestamp_seconds 1", "gpu-3-mig-1g10gb-19-0 utilization_ratio 0.5")
+		// In a minute: the claim's partition every 2 s, the GPU, which is in use, every 10 s, and the rest every 30 s.
+		if want := 30 + 6 + 2; r.reads < want || r.reads > want+3 || r.senses < 6 || r.senses > 7 {
+			t.Errorf("%d reads of usage and %d of sensors, want about %d and 6", r.reads, r.senses, want)
+		}
+		// Another pod of a shared partition: no pod has it to itself.
+		shared := device("gpu-3-mig-1g10gb-19-0-mps", "GPU-a", "MIG-a", "other")
+		shared.Pods = []Pod{{"ml", "other"}}
+		r.Set([]Device{held, shared})
+		want[0] = "7 1g.10gb GPU-a nvidia3 0 H100 utilization_ratio 0.5"
+		r.wantUnits(t, "with two pods", want...)
+	})
+}
+
+func TestAGPUWhoseFiguresAreTooOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t)
+		defer r.stop()
+		r.has(Unit{GPU: "GPU-a", UUID: "GPU-a"})
+		hung := answer{hangs: make(chan struct{})}
+		defer close(hung.hangs)
+		a := busy(50, 1)
+		a.sensors.Power = ptr.To(70.0)
+		r.node.set("GPU-a", a)
+		after(interval)
+		r.node.set("GPU-a", hung)
+		after(unitAge - interval)
+		if got := r.series(t, "mica_gpu_"); !strings.Contains(got, "utilization_ratio 0.5") {
+			t.Errorf("there is %q", got)
+		}
+		after(unitAge)
+		r.wantUnits(t, "of a GPU that does not answer")
+	})
+}
+
+func TestUnitsOfANode(t *testing.T) {
+	machine := fixture.Machine(t, fixture.File(t, "p5.48xlarge"))
+	if err := machine.SetMIGMode(2, true); err != nil {
+		t.Fatal(err)
+	}
+	made, err := machine.CreateInstance(2, "3g.40gb", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, _, err := fixture.Library(t, machine).Discover()
+	if err != nil {
+		t.Fatal(err)
+	}
+	units := Units(node.GPUs)
+	if len(units) != 9 {
+		t.Fatalf("got %+v, want 8 GPUs and an instance", units)
+	}
+	g := node.GPUs[2]
+	whole := Unit{GPU: g.UUID, UUID: g.UUID, Index: 2, Minor: g.Minor, Product: "NVIDIA H100 80GB HBM3"}
+	part := whole
+	part.UUID, part.Instance, part.Profile = made.ComputeInstances[0].UUID, fmt.Sprint(made.ID), "3g.40gb"
+	if units[2] != whole || units[3] != part {
+		t.Errorf("got %+v and %+v, want %+v and %+v", units[2], units[3], whole, part)
+	}
 }

@@ -7,14 +7,30 @@ import (
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
-// series has the samples of a device. The Sampler's mu guards samples, reported and the claims.
+// series has the samples of a GPU or MIG device. The Sampler's mu guards all but the meter.
 type series struct {
-	Device
+	// gpu is the UUID of the physical GPU, uuid the same or that of a MIG device.
+	gpu, uuid string
+	// unit is nil for a MIG device that no look at the GPUs has found yet.
+	unit *Unit
+	// held are the devices of claims that are this GPU or MIG device.
+	held []*holding
 	// meter belongs to the goroutine that reads the GPU.
 	meter   Meter
-	samples []sampled // of the last window, oldest first
+	samples []sampled // oldest first, at most a window older than the last
+	sensors gpu.Sensors
+	// begun is when the last read began, sensed when the sensors were last read; zero before the first.
+	begun, sensed time.Time
+	// renewed: other claims have it now, so that the next read is due, and covers no time before it.
+	renewed bool
 	// reported is the logged error, empty if the last read had none.
 	reported string
+}
+
+// holding is a Device, with the time from which on the samples are its own.
+type holding struct {
+	Device
+	since time.Time
 }
 
 type sampled struct {
@@ -22,12 +38,40 @@ type sampled struct {
 	at time.Time
 }
 
-// continues reports whether the device is that of the series and shares a claim with it. The
-// samples of other claims are not its own.
-func (s *series) continues(d Device) bool {
-	return s.Name == d.Name && s.UUID == d.UUID &&
-		slices.ContainsFunc(s.Claims, func(claim string) bool { return slices.Contains(d.Claims, claim) })
+// hold adds a device of claims, or updates it. The samples before are of other claims unless one
+// of its claims stays.
+func (s *series) hold(d Device, now time.Time) *holding {
+	shared := func(claim string) bool { return slices.Contains(d.Claims, claim) }
+	for _, h := range s.held {
+		if h.Name == d.Name && slices.ContainsFunc(h.Claims, shared) {
+			h.Device = d
+			return h
+		}
+	}
+	held := &holding{d, now}
+	s.held = append(s.held, held)
+	return held
 }
+
+// keep drops the devices that claims no longer have.
+func (s *series) keep(held map[*holding]bool, now time.Time) {
+	s.held = slices.DeleteFunc(s.held, func(h *holding) bool { return !held[h] })
+	if len(s.held) > 0 && !slices.ContainsFunc(s.held, func(h *holding) bool { return h.since.Before(now) }) {
+		s.renewed = true
+	}
+}
+
+// names are those of the devices of claims.
+func (s *series) names() []string {
+	names := make([]string, len(s.held))
+	for i, h := range s.held {
+		names[i] = h.Name
+	}
+	return names
+}
+
+// entire reports whether it is a GPU, not a MIG device.
+func (s *series) entire() bool { return s.uuid == s.gpu }
 
 // add adds a sample, unless it is empty.
 func (s *series) add(usage gpu.Usage, at time.Time) {
@@ -46,15 +90,15 @@ func (s *series) failed(err error) bool {
 	return err != nil && s.reported != before
 }
 
-// recent returns the mean utilization of the window, the last memory and the time of the last
-// sample. known is false without a sample.
-func (s *series) recent(now time.Time) (usage gpu.Usage, at time.Time, known bool) {
+// recent returns the mean utilization over the window before the last sample, the last memory and
+// the time of the last sample, all since a time.
+func (s *series) recent(since time.Time) (usage gpu.Usage, at time.Time) {
 	var sum, count float64
 	for _, sample := range s.samples {
-		if now.Sub(sample.at) > window {
+		if sample.at.Before(since) {
 			continue
 		}
-		at, known = sample.at, true
+		at = sample.at
 		if sample.Memory != nil {
 			usage.Memory = sample.Memory
 		}
@@ -66,5 +110,19 @@ func (s *series) recent(now time.Time) (usage gpu.Usage, at time.Time, known boo
 		mean := sum / count
 		usage.Utilization = &mean
 	}
-	return usage, at, known
+	return usage, at
+}
+
+// pod is the pod that has the GPU or MIG device to itself, if that is known.
+func (s *series) pod() Pod {
+	var only Pod
+	for _, h := range s.held {
+		for _, pod := range h.Pods {
+			if only != (Pod{}) && pod != only {
+				return Pod{}
+			}
+			only = pod
+		}
+	}
+	return only
 }

@@ -42,7 +42,7 @@ func TestCommandLineErrors(t *testing.T) {
 		{append(socket, "driver"), "set --library, --module or both"},
 		{append(socket, "mig", "mode", "0", "on"), "cannot be partitioned"},
 		{append(socket, "mig", "create", "0"), "takes the arguments GPU PROFILE[@START]"},
-		{append(socket, "use", "0"), "set --utilization, --memory or both"},
+		{append(socket, "use", "0"), "set --utilization, --memory or a flag of a sensor"},
 		{append(socket, "use", "0", "--memory", "1Ti"), "1099511627776 cannot be in use"},
 		{append(socket, "reset", "0"), "cannot be partitioned"},
 		{[]string{"serve", "--root", root()}, "serve needs --node and --root"},

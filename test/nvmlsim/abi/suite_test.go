@@ -52,6 +52,7 @@ func (s suite) run(t *testing.T) {
 		{"MIG instances of a lost GPU", s.instancesOfLostGPU},
 		{"MIG failures", s.migFailures},
 		{"use", s.use},
+		{"sensors", s.sensors},
 		{"use of MIG instances", s.useOfInstances},
 		{"counters of MIG instances", s.counters},
 		{"NVLink", s.nvLink},

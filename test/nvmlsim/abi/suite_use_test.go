@@ -1,11 +1,13 @@
 package abi_test
 
 import (
+	"encoding/binary"
 	"math"
 	"testing"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 )
@@ -49,6 +51,38 @@ func (s suite) use(t *testing.T) {
 		gives(t, "the memory", nvml.Memory{Total: total, Free: total - taken, Used: taken})(d.GetMemoryInfo())
 		if use := s.state(t).GPUs[gpu].Use; use != (model.UseState{Utilization: 7, MemoryBytes: taken}) {
 			t.Errorf("the machine's state has the use %+v", use)
+		}
+	})
+}
+
+// sensors have values also with MIG enabled.
+func (s suite) sensors(t *testing.T) {
+	s.each(t, func(t *testing.T, _ nvml.Interface, gpu int, d nvml.Device) {
+		act(t, s.control.SetUse(gpu, nil, model.Use{Temperature: ptr.To(uint32(65)), PowerMilliwatts: ptr.To(uint32(420_500))}))
+		gives(t, "the temperature", uint32(65))(d.GetTemperature(nvml.TEMPERATURE_GPU))
+		refuses(t, "a sensor that there is not", nvml.ERROR_INVALID_ARGUMENT)(d.GetTemperature(nvml.TEMPERATURE_COUNT))
+		gives(t, "the power usage", uint32(420_500))(d.GetPowerUsage())
+
+		board := s.board(t, gpu)
+		counts := board.NVLink != nil && board.NVLink.Version >= "3.0" // that of Ampere
+		const more = 1 << 40                                           // than 32 bits have
+		if err := s.control.SetUse(gpu, nil, model.Use{NVLink: &model.Traffic{SentKiB: more, ReceivedKiB: 3}}); (err == nil) != counts {
+			t.Errorf("setting the counters of NVLinks: %v", err)
+		}
+		values := []nvml.FieldValue{
+			{FieldId: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ScopeId: math.MaxUint32}, {FieldId: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ScopeId: math.MaxUint32},
+			{FieldId: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ScopeId: 0},
+		}
+		returns(t, "GetFieldValues", nvml.SUCCESS, d.GetFieldValues(values))
+		for i, want := range []uint64{more, 3, 0} {
+			ret := nvml.ERROR_NOT_SUPPORTED
+			if counts && i < 2 {
+				ret = nvml.SUCCESS
+			}
+			returns(t, "a counter of NVLinks", ret, nvml.Return(values[i].NvmlReturn))
+			if got := binary.NativeEndian.Uint64(values[i].Value[:]); ret == nvml.SUCCESS && (got != want || values[i].ValueType != uint32(nvml.VALUE_TYPE_UNSIGNED_LONG_LONG)) {
+				t.Errorf("counter %d is %d of type %d, want %d", i, got, values[i].ValueType, want)
+			}
 		}
 	})
 }

@@ -23,6 +23,11 @@ func (d *device) fill(v *nvml.FieldValue) {
 	v.Timestamp = time.Now().UnixMicro()
 	v.LatencyUsec = 0
 	v.Value = [8]byte{}
+	if kib, found := d.traffic(v.FieldId, v.ScopeId); found {
+		v.NvmlReturn, v.ValueType = uint32(nvml.SUCCESS), uint32(nvml.VALUE_TYPE_UNSIGNED_LONG_LONG)
+		binary.NativeEndian.PutUint64(v.Value[:], kib)
+		return
+	}
 	value, found := d.field(v.FieldId)
 	if !found {
 		v.NvmlReturn = uint32(nvml.ERROR_NOT_SUPPORTED)

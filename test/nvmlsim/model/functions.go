@@ -18,6 +18,7 @@ var Functions = []string{
 	"nvmlDeviceGetAddressingMode", "nvmlDeviceGetPersistenceMode", "nvmlDeviceSetPersistenceMode",
 	"nvmlDeviceGetComputeMode", "nvmlDeviceSetComputeMode", "nvmlDeviceGetEccMode",
 	"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetFieldValues", "nvmlDeviceGetUtilizationRates",
+	"nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage",
 	"nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmMigSampleGet", "nvmlGpmMetricsGet",
 	"nvmlDeviceGetMigMode", "nvmlDeviceSetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex",
 	"nvmlDeviceIsMigDeviceHandle", "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", "nvmlDeviceGetGpuInstanceId",

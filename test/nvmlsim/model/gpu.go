@@ -40,7 +40,8 @@ type gpu struct {
 	// recovering are the XIDs whose recovery action has yet to come.
 	recovering []*uint64
 	// work is that of the GPU as a whole.
-	work work
+	work    work
+	sensors sensors
 	// occupied is set by Occupy for the GPU as a whole; contexts
 	// counts those of processes that the machine knows.
 	occupied bool
@@ -101,6 +102,7 @@ func newGPU(f File, index int) (*gpu, error) {
 		presence:     cmp.Or(spec.Presence, Present),
 		instances:    newInstances(board),
 		retrain:      f.Habits.MIGRetrain.Duration,
+		sensors:      idleSensors,
 	}
 	if err := g.setUp(); err != nil {
 		return nil, err

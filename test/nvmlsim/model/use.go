@@ -8,12 +8,23 @@ import (
 )
 
 // Use is how much of a GPU, or of a GPU instance, is used by processes that are not
-// simulated. NVML reports it; nothing is in use because of it.
+// simulated. NVML reports it; nothing is in use because of it. What is nil stays as it is.
 type Use struct {
-	// Utilization is percent of the time in which something runs; nil leaves it as it is.
+	// Utilization is percent of the time in which something runs.
 	Utilization *int `json:"utilization,omitempty"`
-	// MemoryBytes is the memory that is taken; nil leaves it as it is.
+	// MemoryBytes is the memory that is taken.
 	MemoryBytes *uint64 `json:"memoryBytes,omitempty"`
+	// Temperature is in degrees Celsius, PowerMilliwatts what the GPU draws. Neither is an instance's.
+	Temperature     *uint32 `json:"temperature,omitempty"`
+	PowerMilliwatts *uint32 `json:"powerMilliwatts,omitempty"`
+	// NVLink replaces the counters of all links.
+	NVLink *Traffic `json:"nvlink,omitempty"`
+}
+
+// Traffic is how much a GPU has sent and received over its NVLinks, in KiB.
+type Traffic struct {
+	SentKiB     uint64 `json:"sentKiB"`
+	ReceivedKiB uint64 `json:"receivedKiB"`
 }
 
 // UseState is the use of a GPU or GPU instance at one moment.
@@ -58,20 +69,25 @@ func (m *Machine) SetUse(index int, instance *int, use Use) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	what, used, total := fmt.Sprintf("GPU %d", index), &g.work, g.board.MemoryBytes()
-	switch {
+	switch sensed := use.Temperature != nil || use.PowerMilliwatts != nil || use.NVLink != nil; {
+	case use.NVLink != nil && !g.countsTraffic():
+		return fmt.Errorf("GPU %d has no counters of NVLinks", index)
+	case instance != nil && sensed:
+		return fmt.Errorf("GPU instance %d has no sensors: name only GPU %d", *instance, index)
 	case instance != nil:
 		i, err := g.instance(*instance)
 		if err != nil {
 			return err
 		}
 		what, used, total = fmt.Sprintf("GPU instance %d of GPU %d", *instance, index), &i.work, i.memoryBytes()
-	case g.migEnabled():
+	case g.migEnabled() && (use.Utilization != nil || use.MemoryBytes != nil):
 		return fmt.Errorf("MIG is enabled on GPU %d, so that processes only use its GPU instances: name one", index)
 	}
 	if err := use.check(what, total); err != nil {
 		return err
 	}
 	used.set(use, time.Now())
+	g.sensors.set(use)
 	return nil
 }
 

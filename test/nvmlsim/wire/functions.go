@@ -97,6 +97,8 @@ var memoryInfo = []Function{
 
 var utilization = []Function{
 	fn("nvmlDeviceGetUtilizationRates", "GetUtilizationRates", handle, out[nvml.Utilization]()),
+	fn("nvmlDeviceGetTemperature", "GetTemperature", handle, u32, out32),
+	fn("nvmlDeviceGetPowerUsage", "GetPowerUsage", handle, out32),
 	fn("nvmlGpmQueryDeviceSupport", "GpmQueryDeviceSupport", handle, memory[nvml.GpmSupport](InOut, CountOne)).
 		answering(serveGPMSupport),
 	fn("nvmlGpmSampleAlloc", "GpmSampleAlloc", outHandle),

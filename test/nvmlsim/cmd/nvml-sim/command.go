@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/test/nvmlsim/model"
 	"github.com/mica-gpu/mica/test/nvmlsim/nodes"
@@ -254,8 +256,9 @@ func (at controller) failCommand() *cobra.Command {
 }
 
 func (at controller) useCommand() *cobra.Command {
-	utilization, memory := -1, ""
-	cmd := at.does("use GPU [GI]", "Set how busy a GPU or a GPU instance is according to NVML, and how much of its memory is taken", func(c wire.Client, a arguments) error {
+	utilization, temperature, watts := -1, -1, -1
+	memory, sent, received := "", "", ""
+	cmd := at.does("use GPU [GI]", "Set how busy a GPU or a GPU instance is according to NVML, how much of its memory is taken, and what a GPU's sensors say", func(c wire.Client, a arguments) error {
 		gpu, instance, err := a.gpuAndInstance()
 		if err != nil {
 			return err
@@ -264,22 +267,48 @@ func (at controller) useCommand() *cobra.Command {
 		if utilization >= 0 {
 			use.Utilization = &utilization
 		}
+		if temperature >= 0 {
+			use.Temperature = ptr.To(uint32(temperature))
+		}
+		if watts >= 0 {
+			use.PowerMilliwatts = ptr.To(uint32(watts) * 1000)
+		}
 		if memory != "" {
-			q, err := resource.ParseQuantity(memory)
-			if err != nil || q.Sign() < 0 {
-				return fmt.Errorf("--memory %q is not an amount of memory such as 20Gi", memory)
+			bytes, err := amount("memory", memory)
+			if err != nil {
+				return err
 			}
-			bytes := uint64(q.Value())
 			use.MemoryBytes = &bytes
 		}
+		if sent != "" || received != "" {
+			tx, err := amount("nvlink-sent", cmp.Or(sent, "0"))
+			rx, err2 := amount("nvlink-received", cmp.Or(received, "0"))
+			if err := errors.Join(err, err2); err != nil {
+				return err
+			}
+			use.NVLink = &model.Traffic{SentKiB: tx >> 10, ReceivedKiB: rx >> 10}
+		}
 		if use == (model.Use{}) {
-			return errors.New("what is used is not said: set --utilization, --memory or both")
+			return errors.New("what is used is not said: set --utilization, --memory or a flag of a sensor")
 		}
 		return c.SetUse(gpu, instance, use)
 	})
 	cmd.Flags().IntVar(&utilization, "utilization", utilization, "percent of the time in which something runs")
 	cmd.Flags().StringVar(&memory, "memory", memory, "memory that is taken, such as 20Gi")
+	cmd.Flags().IntVar(&temperature, "temperature", temperature, "degrees Celsius")
+	cmd.Flags().IntVar(&watts, "power", watts, "watts that the GPU draws")
+	cmd.Flags().StringVar(&sent, "nvlink-sent", sent, "what has been sent over NVLinks, such as 20Gi")
+	cmd.Flags().StringVar(&received, "nvlink-received", received, "what has been received over NVLinks")
 	return cmd
+}
+
+// amount reads a number of bytes.
+func amount(flag, text string) (bytes uint64, err error) {
+	q, err := resource.ParseQuantity(text)
+	if err != nil || q.Sign() < 0 {
+		return 0, fmt.Errorf("--%s %q is not an amount of memory such as 20Gi", flag, text)
+	}
+	return uint64(q.Value()), nil
 }
 
 // migCommand does to partitions what an administrator does with nvidia-smi mig.
