@@ -157,8 +157,8 @@ func (m *Meter) Sense() (gpu.Sensors, error) {
 		return gpu.Sensors{}, err
 	}
 	var sensors gpu.Sensors
-	// Its successor nvmlDeviceGetTemperatureV is missing in older drivers.
-	celsius, heat := d.GetTemperature(nvml.TEMPERATURE_GPU) //nolint:staticcheck // deprecated, but in every driver
+	// Deprecated, but its successor nvmlDeviceGetTemperatureV is missing in older drivers.
+	celsius, heat := d.GetTemperature(nvml.TEMPERATURE_GPU)
 	milliwatts, power := d.GetPowerUsage()
 	if heat == nvml.SUCCESS {
 		sensors.Temperature = ptr.To(float64(celsius))
