@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -85,6 +86,63 @@ func TestNoMoreScrapesAtOnce(t *testing.T) {
 			t.Errorf("a scrape got %d", got)
 		}
 	}
+}
+
+// Of a thousand clients at once, a few are served at a time, and the others are told so or lose their connection.
+func TestAThousandClients(t *testing.T) {
+	const clients, memory = 1000, 40 << 20 // most of it is that of the clients, which are in this process, too
+	counted := &countingCollector{}
+	address := serving(t, counted)
+	before := memoryInUse()
+	var served, refused, lost atomic.Int32
+	var all sync.WaitGroup
+	for range clients {
+		all.Go(func() {
+			switch status, err := scrape(t.Context(), address); {
+			case err != nil:
+				lost.Add(1)
+			case status == http.StatusOK:
+				served.Add(1)
+			case status == http.StatusServiceUnavailable:
+				refused.Add(1)
+			default:
+				t.Errorf("a client got status %d", status)
+			}
+		})
+	}
+	all.Wait()
+	if more := memoryInUse() - before; more > memory {
+		t.Errorf("%d clients leave %d bytes behind", clients, more)
+	}
+	t.Logf("%d clients were served, %d refused and %d disconnected", served.Load(), refused.Load(), lost.Load())
+	if most := counted.most.Load(); most == 0 || most > maxScrapes {
+		t.Errorf("up to %d clients were served at once, want at most %d", most, maxScrapes)
+	}
+	fixture.Eventually(t, "the answer to the next client", func() error {
+		status, err := scrape(t.Context(), address)
+		if err == nil && status != http.StatusOK {
+			err = fmt.Errorf("status %d", status)
+		}
+		return err
+	})
+}
+
+// countingCollector counts the scrapes at one time.
+type countingCollector struct {
+	metrics.BaseStableCollector
+	now, most atomic.Int32
+}
+
+func (*countingCollector) DescribeWithStability(into chan<- *metrics.Desc) {
+	into <- metrics.NewDesc("mica_test_count", "none", nil, nil, metrics.ALPHA, "")
+}
+
+func (c *countingCollector) CollectWithStability(chan<- metrics.Metric) {
+	now := c.now.Add(1)
+	for most := c.most.Load(); now > most && !c.most.CompareAndSwap(most, now); most = c.most.Load() {
+	}
+	time.Sleep(time.Millisecond) // so that others come meanwhile
+	c.now.Add(-1)
 }
 
 // slowCollector has nothing to tell until it is released.
