@@ -21,15 +21,31 @@ func sortForPublication(partitions []Partition) {
 	}
 	slices.SortStableFunc(partitions, func(a, b Partition) int {
 		return cmp.Or(
-			cmp.Compare(a.Profile.OFAEngines, b.Profile.OFAEngines),
-			cmp.Compare(a.Profile.Slices, b.Profile.Slices),
-			cmp.Compare(a.Profile.MemoryBytes, b.Profile.MemoryBytes),
-			cmp.Compare(a.Profile.Engines.sum(), b.Profile.Engines.sum()),
-			cmp.Compare(a.Profile.ID, b.Profile.ID),
+			compareProfiles(a.Profile, b.Profile),
 			cmp.Compare(blocked[key(a)], blocked[key(b)]),
 			cmp.Compare(b.Start, a.Start),
 		)
 	})
+}
+
+// sortStatics orders an administrator's partitions, of all GPUs, by their profiles as those of
+// one GPU that are made for claims. The input has them by GPU.
+func sortStatics(statics []Shape) {
+	profileOf := func(s Shape) Profile {
+		profile, _ := s.Physical().profile(s.Form().ProfileID)
+		return profile
+	}
+	slices.SortStableFunc(statics, func(a, b Shape) int { return compareProfiles(profileOf(a), profileOf(b)) })
+}
+
+func compareProfiles(a, b Profile) int {
+	return cmp.Or(
+		cmp.Compare(a.OFAEngines, b.OFAEngines),
+		cmp.Compare(a.Slices, b.Slices),
+		cmp.Compare(a.MemoryBytes, b.MemoryBytes),
+		cmp.Compare(a.Engines.sum(), b.Engines.sum()),
+		cmp.Compare(a.ID, b.ID),
+	)
 }
 
 // blocks sums up the memory slices of the partitions that overlap one.

@@ -61,12 +61,17 @@ type Policy struct {
 // ByDefault is the policy of nodes without a GPUPolicy: what NVIDIA's driver offers.
 func ByDefault(GPU) Policy { return Policy{Whole: true, MIG: true} }
 
-// Shapes lists what a node offers, in the order of publication: whole GPUs first
-// and those in shares next, because they are few and the scheduler tries devices
-// in this order; then the partitions, GPU by GPU. The GPUs' Instances must be
-// foreign ones.
+// Exists reports whether a shape is there before a claim gets it: an entire GPU, or an
+// administrator's partition, also in shares.
+func Exists(s Shape) bool { return s.Form().Base != BasePartition }
+
+// Shapes lists what a node offers, in the order of publication, in which the scheduler tries
+// devices. What exists comes first: whole GPUs and those in shares, which are few, then an
+// administrator's partitions, so that no claim cuts a GPU while one of them is free. Partitions
+// that would have to be made follow, GPU by GPU: on GPUs that are not whole before the others.
+// The GPUs' Instances must be foreign ones.
 func Shapes(gpus []GPU, policy func(GPU) Policy) []Shape {
-	var whole, timeSliced, served, partitions []Shape
+	var whole, timeSliced, served, statics, sharedStatics, beside, cut []Shape
 	for _, g := range SortByLocality(gpus) {
 		p, w := policy(g), Whole{GPU: g}
 		if g.OffersWhole() && p.Whole {
@@ -78,16 +83,22 @@ func Shapes(gpus []GPU, policy func(GPU) Policy) []Shape {
 		if g.OffersWhole() && p.MPS != nil {
 			served = append(served, Share{Of: w, Sharing: *p.MPS})
 		}
-		partitions = append(partitions, g.partitioned(p)...)
+		exclusive, shared := g.existing(p)
+		statics, sharedStatics = append(statics, exclusive...), append(sharedStatics, shared...)
+		if made := g.partitioned(p); g.OffersWhole() {
+			cut = append(cut, made...)
+		} else {
+			beside = append(beside, made...)
+		}
 	}
-	return slices.Concat(whole, timeSliced, served, partitions)
+	sortStatics(statics)
+	sortStatics(sharedStatics)
+	return slices.Concat(whole, timeSliced, served, statics, sharedStatics, beside, cut)
 }
 
-// partitioned lists the partitions of a GPU, those for one claim each before those
-// in shares. No counter keeps the claims of an administrator's instance apart, so a
-// shared profile makes it available in shares only.
-func (g GPU) partitioned(policy Policy) []Shape {
-	var exclusive, shared []Shape
+// existing lists an administrator's partitions of a GPU. No counter keeps the claims of one
+// apart, so a shared profile makes it available in shares only.
+func (g GPU) existing(policy Policy) (exclusive, shared []Shape) {
 	statics, _ := g.Statics()
 	for _, s := range statics {
 		if sharing, ok := policy.SharedProfiles[s.Profile.Name]; ok {
@@ -96,6 +107,13 @@ func (g GPU) partitioned(policy Policy) []Shape {
 			exclusive = append(exclusive, s)
 		}
 	}
+	return exclusive, shared
+}
+
+// partitioned lists the partitions that can be made of a GPU, those for one claim each before
+// those in shares.
+func (g GPU) partitioned(policy Policy) []Shape {
+	var exclusive, shared []Shape
 	for _, p := range g.Partitions() {
 		if policy.offers(p.Profile.Name) {
 			exclusive = append(exclusive, p)

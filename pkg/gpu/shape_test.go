@@ -51,7 +51,7 @@ func TestShapes(t *testing.T) {
 		"no compute instance":                          {halves(0, MIGEnabled, true, instance(1, 1, 1)), "gpu-0-mig-1g1gb-1-0 gpu-0-mig-1g1gb-me-2-0"},
 		"an instance of a profile that NVML lists not": {halves(0, MIGEnabled, true, instance(9, 1, 1, 1)), "gpu-0-mig-1g1gb-1-0 gpu-0-mig-1g1gb-me-2-0"},
 		"two instances": {halves(0, MIGEnabled, true, instance(1, 1, 1, 1), instance(2, 0, 1, 1)),
-			"gpu-0-mig-1g1gb-me-2-0 gpu-0-mig-1g1gb-1-1"},
+			"gpu-0-mig-1g1gb-1-1 gpu-0-mig-1g1gb-me-2-0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := names(Shapes([]GPU{tc.gpu}, ByDefault)); got != tc.want {

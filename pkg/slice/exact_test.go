@@ -57,11 +57,7 @@ func TestSchedulerAdmitsExactlyWhatFitsBesideOthers(t *testing.T) {
 			if len(free) == 0 {
 				break
 			}
-			p := free[random.IntN(len(free))]
-			g.Instances = append(g.Instances, gpu.Instance{
-				ProfileID: p.Profile.ID, Start: p.Start, Size: p.Profile.Size,
-				Devices: []gpu.MIGDevice{{UUID: p.Name(), Slices: p.Profile.Slices}},
-			})
+			g.Instances = append(g.Instances, instanceOf(free[random.IntN(len(free))]))
 		}
 		if g.OffersWhole() {
 			t.Fatalf("seed %d: a GPU with instances is offered whole", seed)

@@ -5,10 +5,111 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/mica-gpu/mica/pkg/catalog"
 	"github.com/mica-gpu/mica/pkg/gpu"
+	"github.com/mica-gpu/mica/test/fixture"
 )
+
+// Of two devices that a claim may get, the one that exists comes first. Partitions are cut from GPUs
+// that are not whole before the others. Of an administrator's partitions, small ones come first.
+func TestWhatExistsIsPublishedFirst(t *testing.T) {
+	t.Parallel()
+	geometries := catalog.Geometries()
+	for seed := range uint64(50) {
+		random := rand.New(rand.NewPCG(seed, 8))
+		geometry := geometries[random.IntN(len(geometries))]
+		var node gpu.Node
+		for minor := range 1 + random.IntN(6) {
+			g := gpu.GPU{
+				Minor: minor, UUID: fmt.Sprint("GPU-", minor), MIG: gpu.MIGEnabled, MIGSwitchable: random.IntN(2) == 0,
+				Profiles: geometry.GPUProfiles(), MemoryBytes: 1 << 40,
+			}
+			for range random.IntN(4) {
+				if free := g.Partitions(); len(free) > 0 {
+					g.Instances = append(g.Instances, instanceOf(free[random.IntN(len(free))]))
+				}
+			}
+			node.GPUs = append(node.GPUs, g)
+		}
+		checkOrder(t, fmt.Sprintf("%s, seed %d", geometry.Name, seed), node, randomPolicy(random, node))
+	}
+}
+
+// instanceOf is an administrator's in the place of a partition.
+func instanceOf(p gpu.Partition) gpu.Instance {
+	return gpu.Instance{
+		ProfileID: p.Profile.ID, Start: p.Start, Size: p.Profile.Size,
+		Devices: []gpu.MIGDevice{{UUID: "MIG-" + p.Name(), Slices: p.Profile.Slices}},
+	}
+}
+
+// checkOrder compares each two devices of one type.
+func checkOrder(t *testing.T, name string, node gpu.Node, policy gpu.Policy) {
+	t.Helper()
+	whole := map[string]bool{}
+	for _, g := range node.GPUs {
+		whole[g.UUID] = len(g.Instances) == 0 && g.MIGSwitchable
+	}
+	text := func(d resourceapi.Device, name resourceapi.QualifiedName) string {
+		if value := d.Attributes[name].StringValue; value != nil {
+			return *value
+		}
+		return ""
+	}
+	var all []resourceapi.Device
+	for _, s := range poolUnder(policy, node).Slices {
+		all = append(all, s.Devices...)
+	}
+	for i, early := range all {
+		for _, late := range all[i+1:] {
+			if text(early, "type") != text(late, "type") {
+				continue
+			}
+			exists, lateExists := text(early, "uuid") != "", text(late, "uuid") != ""
+			memory, lateMemory := early.Capacity["memory"].Value, late.Capacity["memory"].Value
+			ofa, lateOFA := early.Capacity["ofaEngines"].Value, late.Capacity["ofaEngines"].Value
+			switch {
+			case !exists && lateExists:
+				t.Errorf("%s: %s, which has to be made, comes before %s, which exists", name, early.Name, late.Name)
+			case !exists && whole[text(early, "parentUUID")] && !whole[text(late, "parentUUID")]:
+				t.Errorf("%s: %s cuts a whole GPU, and comes before %s, which does not", name, early.Name, late.Name)
+			case exists && lateExists && text(early, "type") == "mig" && ofa.Cmp(lateOFA) == 0 && memory.Cmp(lateMemory) > 0:
+				t.Errorf("%s: %s comes before %s, which has less memory", name, early.Name, late.Name)
+			}
+		}
+	}
+}
+
+// A claim for the profile of an administrator's partition gets it wherever it is, then the rest of
+// its GPU. Only then does a claim cut another GPU.
+func TestSchedulerTakesWhatExistsFirst(t *testing.T) {
+	node := fixture.Node(t, "p5e.48xlarge")
+	node.GPUs = gpu.SortByLocality(node.GPUs)
+	g := &node.GPUs[len(node.GPUs)-1]
+	g.MIG = gpu.MIGEnabled
+	first := g.Partitions()[0]
+	g.Instances = []gpu.Instance{instanceOf(first)}
+	cluster := newClusterOf(pool(t, node), 1)
+	claim := claimOf(migClass, 1, fmt.Sprintf("device.attributes['gpu.nvidia.com'].profile == %q", first.Profile.Name), nil)
+	var taken []string
+	for range 8 {
+		cluster.take(taken...)
+		taken = append(taken, cluster.allocate(t, claim)...)
+	}
+	if len(taken) != 8 || taken[0] != first.Name() {
+		t.Fatalf("got %q, want %s first", taken, first.Name())
+	}
+	for i, name := range taken {
+		if beside := strings.HasPrefix(name, gpu.Whole{GPU: *g}.Name()+"-"); beside != (i < 7) {
+			t.Errorf("claim %d got %s of %q", i, name, taken)
+		}
+	}
+}
 
 // An order says in which order the scheduler tries the placements of a profile.
 type order func(g gpu.GPU, p gpu.Profile) []int

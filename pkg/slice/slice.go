@@ -16,26 +16,27 @@ import (
 // of the attributes. It is that of NVIDIA's driver, so that manifests work unchanged.
 const DefaultDriver = "gpu.nvidia.com"
 
-// Pool is the content of a node's pool. The scheduler tries devices in their order. The
-// first slice has entire GPUs, which are few: those for one claim, then those in shares.
-// Partitions follow, one slice per GPU, so that a change of one GPU touches one slice. The
-// counters that keep the shapes of a GPU apart come last, because a slice with counters may
-// have no devices (KEP-4815). A node whose GPUs are only offered whole needs no counters. A
-// node without devices still has one empty slice, so that the pool is complete.
+// Pool is the content of a node's pool. The scheduler tries devices in their order, which is
+// that of the shapes. The first slice has those that exist: entire GPUs and an administrator's
+// partitions. Partitions that are made for claims follow, one slice per GPU, so that a change
+// of one GPU touches one slice. The counters that keep the shapes of a GPU apart come last,
+// because a slice with counters may have no devices (KEP-4815). A node whose GPUs are only
+// offered whole needs no counters. A node without devices still has one empty slice, so that
+// the pool is complete.
 func Pool(node gpu.Node, shapes []gpu.Shape, taints Taints) resourceslice.Pool {
-	var entire []resourceapi.Device
+	var existing []resourceapi.Device
 	var partitions []resourceslice.Slice
 	var sets []resourceapi.CounterSet
 	for _, offered := range group(shapes) {
 		g := describe(node, offered, taints)
-		entire = append(entire, g.entire...)
+		existing = append(existing, g.existing...)
 		partitions = append(partitions, devices(g.partitions)...)
 		if len(g.counters.Counters) > 0 {
 			sets = append(sets, g.counters)
 		}
 	}
-	inOrder(entire, shapes)
-	return poolOf(slices.Concat(devices(entire), partitions, counterSlices(sets)))
+	inOrder(existing, shapes)
+	return poolOf(slices.Concat(devices(existing), partitions, counterSlices(sets)))
 }
 
 // poolOf is a pool of the slices, or of one without devices.
@@ -108,8 +109,8 @@ func edited(pool resourceslice.Pool, edit func([]resourceapi.Device) []resourcea
 
 // described are the devices and counters of one GPU.
 type described struct {
-	entire, partitions []resourceapi.Device
-	counters           resourceapi.CounterSet
+	existing, partitions []resourceapi.Device
+	counters             resourceapi.CounterSet
 }
 
 func describe(node gpu.Node, offered []gpu.Shape, taints Taints) described {
@@ -121,8 +122,8 @@ func describe(node gpu.Node, offered []gpu.Shape, taints Taints) described {
 		device := device(common, shape)
 		device.ConsumesCounters = consumption(result.counters.Name, counters, shape)
 		device.Taints = taints.of(device.Name)
-		if shape.Form().Entire() {
-			result.entire = append(result.entire, device)
+		if gpu.Exists(shape) {
+			result.existing = append(result.existing, device)
 		} else {
 			result.partitions = append(result.partitions, device)
 		}
@@ -139,11 +140,13 @@ func inOrder(devices []resourceapi.Device, shapes []gpu.Shape) {
 	slices.SortStableFunc(devices, func(a, b resourceapi.Device) int { return order[a.Name] - order[b.Name] })
 }
 
-// group groups shapes by GPU, in the order in which GPUs first appear.
+// group groups shapes by GPU, in the order of the partitions that can be made of them. GPUs
+// without any come last.
 func group(shapes []gpu.Shape) [][]gpu.Shape {
 	var byGPU [][]gpu.Shape
 	index := map[int]int{}
-	for _, shape := range shapes {
+	made, existing := split(shapes)
+	for _, shape := range slices.Concat(made, existing) {
 		minor := shape.Physical().Minor
 		i, known := index[minor]
 		if !known {
@@ -154,6 +157,18 @@ func group(shapes []gpu.Shape) [][]gpu.Shape {
 		byGPU[i] = append(byGPU[i], shape)
 	}
 	return byGPU
+}
+
+// split separates partitions that are made for claims from the shapes that exist.
+func split(shapes []gpu.Shape) (made, existing []gpu.Shape) {
+	for _, shape := range shapes {
+		if gpu.Exists(shape) {
+			existing = append(existing, shape)
+		} else {
+			made = append(made, shape)
+		}
+	}
+	return made, existing
 }
 
 // devices splits devices into slices. The API server's limit is lower if any of

@@ -13,9 +13,9 @@ import (
 
 // The tests of this file disturb the plugin or the hardware, so they run alone.
 
-// TestPartitionOfSomebodyElse partitions a GPU as an administrator does: what is there is
-// offered as it is and survives its users and the plugin, and the rest of the GPU is
-// offered beside it.
+// TestPartitionOfSomebodyElse partitions a GPU as an administrator does: a claim for the
+// profile gets what is there, and no other GPU is cut for it. It survives its users and the
+// plugin, and the rest of the GPU is offered beside it.
 func TestPartitionOfSomebodyElse(t *testing.T) {
 	m := under.onNode(t)
 	s, sim := newPartitionScenario(t, len(under.devices))
@@ -28,12 +28,17 @@ func TestPartitionOfSomebodyElse(t *testing.T) {
 	s.expectOffered(name, foreign)
 	s.expectNotOffered(gpu.name)
 
-	s.createTemplate("foreign", s.partitionsFor(1, s.is("uuid", foreign)))
+	modes := sim.migModes()
+
+	s.createTemplate("foreign", s.partitionsFor(1, s.is("profile", s.smallest())))
 	s.createTemplate("beside", s.partitionsFor(1, s.onGPU(gpu)))
 	s.createPod(s.podFromTemplate("user", "foreign"))
 	s.createPod(s.podFromTemplate("neighbour", "beside"))
 	if got := s.expectOwnDevices("user")[0]; got.uuid != foreign {
 		t.Errorf("the pod got the partition %s, want %s", got.uuid, foreign)
+	}
+	if now := sim.migModes(); !slices.Equal(now, modes) {
+		t.Errorf("the MIG modes of the GPUs are %v, and were %v before the claims", now, modes)
 	}
 	s.expectDistinct(map[string][]device{"user": s.expectOwnDevices("user"), "neighbour": s.expectOwnDevices("neighbour")})
 	s.deletePod("neighbour")
@@ -49,6 +54,18 @@ func TestPartitionOfSomebodyElse(t *testing.T) {
 		t.Errorf("only the partition %s should be left, and the GPU has %v", foreign, after.Instances)
 	}
 	s.expectOffered(name, foreign)
+}
+
+// migModes are those of all GPUs, by index.
+func (sim simulator) migModes() []string {
+	sim.Helper()
+	state, err := sim.control.State()
+	must(sim, err, "ask the simulator")
+	var modes []string
+	for _, g := range state.GPUs {
+		modes = append(modes, g.MIGMode)
+	}
+	return modes
 }
 
 // partition makes a partition as an administrator does, and unmakes it after the test.
