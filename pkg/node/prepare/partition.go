@@ -56,7 +56,7 @@ type dynamicMIG struct{ migDevice }
 func (dynamicMIG) steps() []string { return []string{enableMIGStep, makeStep} }
 
 // inspect adopts the partition of another share. One that was destroyed is made again.
-func (dynamicMIG) inspect(device *journal.Device, _ gpu.GPU, siblings []journal.Device, tools Tools) (change bool, err error) {
+func (dynamicMIG) inspect(device *journal.Device, g gpu.GPU, siblings []journal.Device, tools Tools) (change bool, err error) {
 	for _, sibling := range siblings {
 		if !ours(sibling) {
 			continue
@@ -73,7 +73,7 @@ func (dynamicMIG) inspect(device *journal.Device, _ gpu.GPU, siblings []journal.
 			return false, nil
 		}
 	}
-	return !device.AdminAccess, findPlace(device, tools.MIG)
+	return inspectPlace(device, g, tools.MIG)
 }
 
 // adopt gives a device the partition of another share.
@@ -82,20 +82,37 @@ func adopt(device *journal.Device, from journal.Device) {
 	device.Form.InstanceID, device.Form.ComputeID = from.Form.InstanceID, from.Form.ComputeID
 }
 
-// findPlace makes sure that the place of a partition is free. For admin access, it finds the
-// partition there, if any.
-func findPlace(device *journal.Device, mig MIG) error {
+// inspectPlace reports whether a partition is to be made in its place. An administrator may have
+// made one there since the GPU was looked at. It is offered by the same name with the next look,
+// so the claim gets it at once: no record of another claim has the place, which the caller has
+// locked. For admin access, it finds the partition there, if any.
+func inspectPlace(device *journal.Device, g gpu.GPU, mig MIG) (change bool, err error) {
 	found, err := mig.InstanceAt(device.UUID, device.Form.ProfileID, device.Form.Start)
 	if err != nil || found == nil {
-		return err
+		return !device.AdminAccess, err
 	}
-	if !device.AdminAccess {
-		return fmt.Errorf("the place of %s on %s is taken by GPU instance %d, which Mica did not make: destroy it, or delete the pod so that it is scheduled again", device.Device, device.UUID, found.ID)
+	if device.AdminAccess {
+		if len(found.Devices) > 0 {
+			device.Form.InstanceID, device.Form.ComputeID, device.PartUUID = found.ID, found.Devices[0].ComputeID, found.Devices[0].UUID
+		}
+		return false, nil
 	}
-	if len(found.Devices) > 0 {
-		device.Form.InstanceID, device.Form.ComputeID, device.PartUUID = found.ID, found.Devices[0].ComputeID, found.Devices[0].UUID
+	g.Instances = []gpu.Instance{*found}
+	statics, _ := g.Statics()
+	if len(statics) == 0 {
+		return false, fmt.Errorf("the place of %s on %s is taken by GPU instance %d, which Mica did not make: destroy it, or delete the pod so that it is scheduled again", device.Device, device.UUID, found.ID)
 	}
-	return nil
+	become(device, statics[0])
+	return false, nil
+}
+
+// become turns the record of a partition to be made into that of an administrator's.
+func become(device *journal.Device, static gpu.Static) {
+	form := static.Form()
+	device.Form.Base, device.Form.Placement, device.PartUUID = form.Base, form.Placement, static.UUID()
+	device.Steps = slices.DeleteFunc(slices.Clone(device.Steps), func(s journal.Step) bool {
+		return slices.Contains(dynamicMIG{}.steps(), s.Name)
+	})
 }
 
 // ours reports whether a recorded device is a partition that is made and destroyed here.

@@ -106,11 +106,38 @@ func TestForeignInstancesAreLeftAlone(t *testing.T) {
 	r.expectMIG(t, p, before)
 }
 
+// An administrator's partition that is younger than the offer is what the claim was allocated, by
+// name: it gets the partition, which stays.
+func TestAPartitionMadeSinceTheLook(t *testing.T) {
+	r, p := runMIG(t)
+	state := r.foreign(t, 0, "3g.40gb", 4)
+	before := r.instances()
+	claim := r.allocated("c", small0, big0)
+	devices := prepare(t, p, claim)
+	if got := devices[1]; ours(got) || len(got.Steps) > 0 || got.PartUUID != state.ComputeInstances[0].UUID {
+		t.Errorf("got %+v, want %+v", got, state)
+	}
+	r.expectMIG(t, p, before, claim)
+	p = r.startMIG(t, nil) // offers it as it is
+	if again := prepare(t, p, claim)[1]; again.PartUUID != devices[1].PartUUID || again.Form != devices[1].Form {
+		t.Errorf("got %+v after a restart, want %+v", again, devices[1])
+	}
+	refused(t, p, r.allocated("other", big0), "claim default/c (UID uid-c) still holds")
+	unprepare(t, p, claim)
+	r.expectMIG(t, p, before)
+}
+
 func TestAPlaceThatIsTaken(t *testing.T) {
-	for name, profile := range map[string]string{"by the same": "3g.40gb", "by another": "1g.10gb"} {
+	for name, take := range map[string]func(t *testing.T, r *migRig){
+		"by another profile": func(t *testing.T, r *migRig) { r.foreign(t, 0, "1g.10gb", 4) },
+		"by one that is not complete": func(t *testing.T, r *migRig) {
+			made := r.foreign(t, 0, "3g.40gb", 4)
+			must(t, r.library.DestroyComputeInstance(r.uuid(0), made.ID, made.ComputeInstances[0].ID))
+		},
+	} {
 		t.Run(name, func(t *testing.T) {
 			r, p := runMIG(t)
-			r.foreign(t, 0, profile, 4) // made since the plugin has looked
+			take(t, r) // since the plugin has looked
 			before := r.instances()
 			refused(t, p, r.allocated("c", small0, big0), `claim default/c (UID uid-c): request "r1"`, r.uuid(0), "Mica did not make", "destroy it, or delete the pod")
 			r.expectMIG(t, p, before)
@@ -180,11 +207,11 @@ func TestPartitionsDestroyedBehindOurBack(t *testing.T) {
 						t.Error("the CDI file may lead to an administrator's partition")
 					}
 					unprepare(t, p, claim)
-				case next == "prepare" && foreign:
-					refused(t, p, claim, "the place of gpu-0-mig-3g40gb-9-4", "Mica did not make")
 				case next == "prepare":
-					prepare(t, p, claim)
-					r.expectMIG(t, p, nil, claim)
+					if got := prepare(t, p, claim)[0]; ours(got) == foreign {
+						t.Errorf("the claim has %+v", got)
+					}
+					r.expect(t, claim)
 				}
 				unprepare(t, p, claim)
 				if !foreign {

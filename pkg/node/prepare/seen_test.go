@@ -39,12 +39,8 @@ func TestAPlaceThatAnAdministratorHasTaken(t *testing.T) {
 				if g := r.free(t, p).GPUs[0]; len(g.Instances) != 1 {
 					t.Errorf("got the instances %+v of others, want the administrator's", g.Instances)
 				}
-				if restarted { // the plugin offers the instance as it is
-					if got := prepare(t, p, claim)[0]; got.Form.Base != gpu.BaseStatic || !got.Exists() {
-						t.Errorf("the claim was given %+v, want the administrator's instance", got)
-					}
-				} else {
-					refused(t, p, claim, "claim default/c", "Mica did not make")
+				if got := prepare(t, p, claim)[0]; got.Form.Base != gpu.BaseStatic || !got.Exists() {
+					t.Errorf("the claim was given %+v, want the administrator's instance", got)
 				}
 				unprepare(t, p, claim)
 				r.expectMIG(t, p, before)

@@ -426,15 +426,27 @@ func TestASharedPartitionThatWasDestroyed(t *testing.T) {
 	}
 }
 
-// An administrator's instance is handed out in shares, and stays.
+// An administrator's instance is handed out in shares, and stays, also if it is younger than the offer.
 func TestSharesOfAStaticPartition(t *testing.T) {
+	for name, early := range map[string]bool{"made before the offer": true, "and since": false} {
+		t.Run(name, func(t *testing.T) { testSharesOfAStaticPartition(t, early) })
+	}
+}
+
+func testSharesOfAStaticPartition(t *testing.T, early bool) {
 	r := newShareRig(t)
-	r.foreign(t, 0, "3g.40gb", 4)
-	before := r.instances()
+	if early {
+		r.foreign(t, 0, "3g.40gb", 4)
+	}
 	p := r.startShares(t, nil)
+	if !early {
+		r.foreign(t, 0, "3g.40gb", 4)
+	}
+	before := r.instances()
 	one, two := r.sharing("one", servedBig), r.sharing("two", servedBig)
-	prepare(t, p, one)
-	prepare(t, p, two)
+	if a, b := prepare(t, p, one)[0], prepare(t, p, two)[0]; a.PartUUID == "" || a.PartUUID != b.PartUUID || ours(a) || ours(b) {
+		t.Errorf("got %+v and %+v of one partition", a, b)
+	}
 	if got := len(r.daemons.all()); got != 1 {
 		t.Errorf("got %d daemons, want 1", got)
 	}
