@@ -27,7 +27,6 @@ func TestPartitionOfSomebodyElse(t *testing.T) {
 	foreign := sim.partition(gpu, s.smallest(), startOf(t, name))
 	s.expectOffered(name, foreign)
 	s.expectNotOffered(gpu.name)
-
 	modes := sim.migModes()
 
 	s.createTemplate("foreign", s.partitionsFor(1, s.is("profile", s.smallest())))
