@@ -139,6 +139,12 @@ type Whole struct{}
 
 // MIG selects partitions by their profile. A profile that a board lacks is ignored there.
 type MIG struct {
+	// creation sets whether partitions are created for claims. OnDemand creates them when a claim gets
+	// them. Never offers only those that an administrator has created. Default: OnDemand.
+	//
+	// +optional
+	// +kubebuilder:validation:Enum=OnDemand;Never
+	Creation string `json:"creation,omitempty"`
 	// profiles are offered to one claim each, by their names in nvidia-smi. Empty: all profiles of the
 	// board, or none if shared is set.
 	//
@@ -154,6 +160,12 @@ type MIG struct {
 	// +kubebuilder:validation:MaxItems=32
 	Shared []SharedProfile `json:"shared,omitempty"`
 }
+
+// Values of MIG.Creation.
+const (
+	CreationOnDemand = "OnDemand"
+	CreationNever    = "Never"
+)
 
 // ProfileName is a profile as nvidia-smi writes it, such as 1g.10gb or 1g.10gb+me.
 //

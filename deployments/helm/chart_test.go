@@ -81,17 +81,64 @@ func TestNotesEqualGoldenFiles(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.golden, func(t *testing.T) {
-			stdout, stderr, err := helm(t, append([]string{"install", "mica", "mica", "--dry-run=client"}, test.args...)...)
-			if err != nil {
-				t.Fatalf("helm install: %v\n%s", err, stderr)
-			}
-			_, notes, found := strings.Cut(stdout, "\nNOTES:\n")
-			if !found {
-				t.Fatalf("helm install printed no notes:\n%s", stdout)
-			}
-			compareGolden(t, filepath.Join("testdata", test.golden+".notes.golden.txt"), notes)
+			compareGolden(t, filepath.Join("testdata", test.golden+".notes.golden.txt"), notesOf(t, test.args...))
 		})
 	}
+}
+
+// Values of NVIDIA's chart mean what they mean there, where MIG partitions are static unless a gate says otherwise.
+func TestMIGCreation(t *testing.T) {
+	const never, onDemand = "    mig: {creation: Never}\n", "    mig: {}\n"
+	for values, want := range map[string]string{
+		"logVerbosity=4":                                                        onDemand,
+		"featureGates.LoggingBetaOptions=true":                                  onDemand,
+		"gpuPolicy.migCreation=Never":                                           never,
+		"featureGates.DynamicMIG=false":                                         never,
+		"featureGates.DynamicMIG=true,gpuResourcesEnabledOverride=true":         onDemand,
+		"gpuResourcesEnabledOverride=true":                                      never,
+		"featureGates.MPSSupport=true,mps.enabled=true":                         never,
+		"featureGates.DynamicMIG=false,gpuPolicy.migCreation=OnDemand":          onDemand,
+		"resources.computeDomains.enabled=false,gpuPolicy.migCreation=OnDemand": onDemand,
+	} {
+		t.Run(values, func(t *testing.T) {
+			if rendered := render(t, "--namespace", "mica", "--set", values); !strings.Contains(rendered, want) {
+				t.Errorf("the GPUPolicy does not have %q", want)
+			}
+			explicit := strings.Contains(values, "migCreation")
+			if notes := notesOf(t, "--namespace", "mica", "--set", values); strings.Contains(notes, "creates none") != (want == never && !explicit) {
+				t.Errorf("the notes say:\n%s", notes)
+			}
+		})
+	}
+}
+
+// The gate of MPS without MPS is answered when the chart is installed, and not only when a claim is refused.
+func TestNotesOfTheGateOfMPS(t *testing.T) {
+	const answer = "- featureGates.MPSSupport: Set mps.enabled=true in the chart"
+	for values, want := range map[string]bool{
+		"featureGates.MPSSupport=true":                  true,
+		"featureGates.MPSSupport=false":                 false,
+		"featureGates.MPSSupport=true,mps.enabled=true": false,
+		"mps.enabled=true":                              false,
+	} {
+		if notes := notesOf(t, "--namespace", "mica", "--set", values); strings.Contains(notes, answer) != want {
+			t.Errorf("%s: want an answer to the gate: %t, got the notes\n%s", values, want, notes)
+		}
+	}
+}
+
+// notesOf are the notes of an installation.
+func notesOf(t *testing.T, args ...string) string {
+	t.Helper()
+	stdout, stderr, err := helm(t, append([]string{"install", "mica", "mica", "--dry-run=client"}, args...)...)
+	if err != nil {
+		t.Fatalf("helm install: %v\n%s", err, stderr)
+	}
+	_, notes, found := strings.Cut(stdout, "\nNOTES:\n")
+	if !found {
+		t.Fatalf("helm install printed no notes:\n%s", stdout)
+	}
+	return notes
 }
 
 func compareGolden(t *testing.T, path, got string) {

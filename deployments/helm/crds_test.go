@@ -27,6 +27,8 @@ var mistakes = map[string]map[string]string{
 		`{shapes: {whole: {}}, health: [{condition: xid, effect: None, recovery: Reset}]}`:                                 "",
 		`{shapes: {whole: {}}, health: [{condition: gpu-lost, effect: NoSchedule, recovery: Reset}]}`:                      "no reset reaches a GPU with this condition",
 		`{shapes: {whole: {}}, overrides: [{when: "device.attributes['a'].b == 'c'", shapes: {mig: {}}}]}`:                 "",
+		`{shapes: {whole: {}, mig: {creation: Never}}}`:                                                                    "",
+		`{shapes: {whole: {}, mig: {creation: never}}}`:                                                                    `Unsupported value: "never"`,
 		`{shapes: {whole: {}}, overrides: [{when: "productName == 'NVIDIA L4'", shapes: {mig: {}}}]}`:                      "looks at no device",
 		`{shapes: {timeSlice: {replicas: 1}}}`:                                                                             "greater than or equal to 2",
 		`{shapes: {timeSlice: {replicas: 2, interval: Tiny}}}`:                                                             "interval: Unsupported value",

@@ -21,7 +21,12 @@ func TestWhatIsAcceptedOfNVIDIAsDriverIsDocumented(t *testing.T) {
 	}
 	var want []string
 	row := func(theirs, ours string) { want = append(want, "| `"+theirs+"` | "+ours+" |") }
+	noted := map[string]string{}
 	for _, value := range values {
+		if gate, isGate := strings.CutPrefix(value.Value, "featureGates."); isGate {
+			noted[gate] = value.Instead
+			continue
+		}
 		row(value.Value, value.Instead)
 	}
 	for flag, instead := range settings.NVIDIAFlags {
@@ -32,6 +37,9 @@ func TestWhatIsAcceptedOfNVIDIAsDriverIsDocumented(t *testing.T) {
 		row(gate, instead)
 		if !regexp.MustCompile(`"\^\([\w|]*\b` + gate + `\b`).MatchString(schema) {
 			t.Errorf("the chart's schema refuses the feature gate %s, which the plugin accepts", gate)
+		}
+		if noted[gate] != instead && gate != "DynamicMIG" { // by which the chart goes
+			t.Errorf("the chart's notes say %q of the feature gate %s, and the plugin's log %q", noted[gate], gate, instead)
 		}
 	}
 	var got []string

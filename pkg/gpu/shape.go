@@ -49,6 +49,8 @@ type Policy struct {
 	Whole bool
 	// MIG offers partitions to one claim each, if the board and its mode allow.
 	MIG bool
+	// OnlyExisting leaves out partitions that would have to be made.
+	OnlyExisting bool
 	// Profiles are the names of the profiles whose partitions are offered; nil for all.
 	Profiles []string
 	// SharedProfiles are the profiles whose partitions are offered in shares, by name.
@@ -113,6 +115,9 @@ func (g GPU) existing(policy Policy) (exclusive, shared []Shape) {
 // partitioned lists the partitions that can be made of a GPU, those for one claim each before
 // those in shares.
 func (g GPU) partitioned(policy Policy) []Shape {
+	if policy.OnlyExisting {
+		return nil
+	}
 	var exclusive, shared []Shape
 	for _, p := range g.Partitions() {
 		if policy.offers(p.Profile.Name) {

@@ -53,6 +53,8 @@ func TestWhatAPolicyMeansForEachGPU(t *testing.T) {
 	}{
 		"nothing is offered that is not named": {"shapes: {whole: {}}", gpu.Policy{Whole: true}},
 		"all profiles":                         {"shapes: {mig: {}}", gpu.Policy{MIG: true}},
+		"all profiles, made for claims":        {"shapes: {mig: {creation: OnDemand}}", gpu.Policy{MIG: true}},
+		"only what is there":                   {"shapes: {whole: {}, mig: {creation: Never}}", gpu.Policy{Whole: true, MIG: true, OnlyExisting: true}},
 		"some profiles":                        {"shapes: {mig: {profiles: [1g.10gb, 9g.1gb]}}", gpu.Policy{MIG: true, Profiles: []string{"1g.10gb", "9g.1gb"}}},
 		"only shares of partitions": {"shapes: {mig: {shared: [{profile: 1g.10gb, mps: {clients: 3}}]}}",
 			gpu.Policy{SharedProfiles: map[string]gpu.Sharing{"1g.10gb": gpu.MPS{Clients: 3}}}},
@@ -99,6 +101,7 @@ func TestRefusalsNamePolicyFieldAndGPU(t *testing.T) {
 		"no shapes":            {"shapes: {}", node, []string{"GPUPolicy p, spec.shapes.", "name at least one shape"}},
 		"too many replicas":    {"shapes: {timeSlice: {replicas: 129}}", node, []string{"GPUPolicy p, GPU 0 (GPU-", "spec.shapes.timeSlice: replicas is 129"}},
 		"both kinds":           {"shapes: {mig: {shared: [{profile: 1g.10gb, mps: {clients: 2}, timeSlice: {replicas: 2}}]}}", node, []string{"spec.shapes.mig.shared[0]", "exactly one of"}},
+		"a later creation":     {"shapes: {mig: {creation: Sometimes}}", node, []string{"GPUPolicy p, spec.shapes.mig.creation is \"Sometimes\"", "choose OnDemand or Never"}},
 		"twice":                {"shapes: {mig: {shared: [{profile: a, mps: {clients: 2}}, {profile: a, mps: {clients: 2}}]}}", node, []string{"mig.shared[1]", "twice"}},
 		"no CEL":               {"{shapes: {whole: {}}, overrides: [{when: 'device.', shapes: {mig: {}}}]}", node, []string{"spec.overrides[0].when", "compilation failed"}},
 		"not a truth":          {"{shapes: {whole: {}}, overrides: [{when: '1', shapes: {mig: {}}}]}", node, []string{"spec.overrides[0].when", "bool"}},

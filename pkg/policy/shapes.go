@@ -25,6 +25,13 @@ func read(shapes v1alpha1.Shapes) (gpu.Policy, error) {
 	if shapes.MIG == nil {
 		return policy, nil
 	}
+	switch shapes.MIG.Creation {
+	case "", v1alpha1.CreationOnDemand:
+	case v1alpha1.CreationNever:
+		policy.OnlyExisting = true
+	default:
+		return gpu.Policy{}, fmt.Errorf("mig.creation is %q: choose %s or %s", shapes.MIG.Creation, v1alpha1.CreationOnDemand, v1alpha1.CreationNever)
+	}
 	// With shared profiles alone, no partition is offered to a single claim.
 	policy.MIG = len(shapes.MIG.Profiles) > 0 || len(shapes.MIG.Shared) == 0
 	for _, name := range shapes.MIG.Profiles {

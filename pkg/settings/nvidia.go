@@ -16,9 +16,9 @@ import (
 // accepts and ignores them: values written for that driver must not end the plugin on every node.
 var NVIDIAGates = map[string]string{
 	"TimeSlicingSettings":       "Claims may always set a time-slice, with a GpuConfig.",
-	"MPSSupport":                "Set mps.enabled=true in the chart.",
+	"MPSSupport":                "Set mps.enabled=true in the chart: without it, claims for MPS are refused.",
 	"PassthroughSupport":        "Mica does not offer GPUs to virtual machines: keep such nodes on NVIDIA's driver.",
-	"DynamicMIG":                "Partitions are always made for the claims that get them; a GPUPolicy says which GPUs offer them.",
+	"DynamicMIG":                "A GPUPolicy decides this, by spec.shapes.mig.creation. That of the chart follows the gate.",
 	"NVMLDeviceHealthCheck":     "Mica has no switch for health checks.",
 	"DeviceMetadata":            "Mica writes metadata only of MIG partitions, and always does.",
 	"DRAListTypeAttributes":     "Mica publishes attributes with a single value.",

@@ -255,21 +255,39 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- default (include "mica.controllerImage" .) .Values.controller.placeholder.image -}}
 {{- end -}}
 
-{{/* Values and feature gates of NVIDIA's chart that are set, a line each, with what to do instead. */}}
-{{- define "mica.ignoredValues" -}}
+{{/* Values and feature gates of NVIDIA's chart that are set: a map of each to what to do instead. */}}
+{{- define "mica.nvidiaValues" -}}
+{{- $set := dict -}}
 {{- range $entry := .Files.Get "nvidia-values.yaml" | fromYamlArray -}}
 {{- $found := $.Values -}}
 {{- range $name := splitList "." $entry.value -}}
 {{- $found = get (default dict $found) $name -}}
 {{- end -}}
-{{- if $found }}
-- {{ $entry.value }}: {{ $entry.instead }}
+{{- if $found -}}
+{{- $_ := set $set $entry.value $entry.instead -}}
 {{- end -}}
 {{- end -}}
-{{- range $name, $enabled := .Values.featureGates -}}
-{{- if not (or (hasPrefix "Logging" $name) (has $name (list "AllAlpha" "AllBeta" "ContextualLogging"))) }}
-- featureGates.{{ $name }}: The plugin's log says what to do instead.
+{{- toJson $set -}}
 {{- end -}}
+
+{{/* Those without effect, a line each. */}}
+{{- define "mica.ignoredValues" -}}
+{{- range $name, $instead := include "mica.nvidiaValues" . | fromJson -}}
+{{- if not (and (eq $name "featureGates.MPSSupport") $.Values.mps.enabled) }}
+- {{ $name }}: {{ $instead }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Whether the chart's GPUPolicy has MIG partitions created. In values of NVIDIA's chart, its feature gate decides, which is
+     off by default. */}}
+{{- define "mica.migCreation" -}}
+{{- if .Values.gpuPolicy.migCreation -}}
+{{- .Values.gpuPolicy.migCreation -}}
+{{- else if hasKey .Values.featureGates "DynamicMIG" -}}
+{{- ternary "OnDemand" "Never" .Values.featureGates.DynamicMIG -}}
+{{- else -}}
+{{- empty (include "mica.nvidiaValues" . | fromJson) | ternary "OnDemand" "Never" -}}
 {{- end -}}
 {{- end -}}
 
