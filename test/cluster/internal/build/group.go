@@ -73,6 +73,17 @@ func Groups() []Group {
 			},
 			Stamp: kubernetesStamp,
 		},
+		// What a node of kind has besides: hack/kind-local.sh.
+		{
+			Name:   "kubeadm",
+			In:     "cluster",
+			Module: kubernetes,
+			Packages: map[string]string{
+				"kube-proxy": kubernetes + "/cmd/kube-proxy",
+				"kubeadm":    kubernetes + "/cmd/kubeadm",
+			},
+			Stamp: kubernetesStamp,
+		},
 		{
 			Name:     "etcd",
 			In:       "cluster",
