@@ -206,8 +206,9 @@ func runBeside(t *testing.T, spec *corev1.PodSpec, selftest bool) string {
 		must(t, pods.Delete(context.WithoutCancel(t.Context()), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}), "delete pod %s", pod.Name)
 	})
 	// Twelve of them look at all GPUs at once.
-	eventually(t, retryTimeout, "pod "+pod.Name+" ends", func(ctx context.Context) error {
-		now, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
+	var now *corev1.Pod
+	eventually(t, retryTimeout, "pod "+pod.Name+" ends", func(ctx context.Context) (err error) {
+		now, err = pods.Get(ctx, pod.Name, metav1.GetOptions{})
 		if err == nil && now.Status.Phase != corev1.PodFailed && now.Status.Phase != corev1.PodSucceeded {
 			err = errors.New(summary(now))
 		}
@@ -215,6 +216,9 @@ func runBeside(t *testing.T, spec *corev1.PodSpec, selftest bool) string {
 	})
 	log, err := under.podLog(t.Context(), pod.Namespace, pod.Name, &corev1.PodLogOptions{})
 	must(t, err, "read the log of pod %s", pod.Name)
+	if log == "" {
+		t.Fatalf("pod %s ended without a word: %s, %+v", pod.Name, summary(now), now.Status.ContainerStatuses)
+	}
 	return log
 }
 
