@@ -147,6 +147,11 @@ bench: ## Print the benchmarks' figures
 e2e-parts: image nvml-sim fleet keda crds
 	$(COMPILE) go test -c -tags e2e,$(TAGS) -o bin/e2e.test ./test/e2e
 
+# What runs tests and writes what they say into bin/logs.
+.PHONY: gotestsum
+gotestsum:
+	go build -modfile hack/tools/go.mod -o bin/gotestsum gotest.tools/gotestsum
+
 .PHONY: environment
 environment: ## Print the environment in which go commands share the build cache with these targets
 	@printf 'export %s=%q\n' GOFLAGS "$$GOFLAGS" CGO_CFLAGS "$$CGO_CFLAGS"

@@ -160,7 +160,7 @@ if [[ $name == test-fast ]]; then
 	step "machine" hack/check.sh --no-cluster
 	step "cluster tool" make --silent bin/cluster
 	step "helm, for the chart's tests" bin/cluster build helm
-	step "test runner" go build -modfile hack/tools/go.mod -o "$gotestsum" gotest.tools/gotestsum
+	step "test runner" make --silent gotestsum
 	HELM=$(bin/cluster tool helm)
 	export HELM
 	# What did not change is taken from go test's cache.
@@ -175,7 +175,7 @@ step "cluster tool" make --silent bin/cluster
 binaries=(helm)
 [[ $* != unit ]] && binaries+=(kubernetes etcd containerd runc cni workload kwok prometheus keda)
 show "binaries" bin/cluster build "${binaries[@]}"
-step "test runner" go build -modfile hack/tools/go.mod -o "$gotestsum" gotest.tools/gotestsum
+step "test runner" make --silent gotestsum
 if [[ $* == unit ]]; then
 	step "simulator" make --silent nvml-sim
 else

@@ -5,7 +5,8 @@
 //
 // The tests are built with the tag e2e only. They fail, with a sentence, where there is no
 // cluster or no driver. A test skips itself only where the cluster cannot offer what it
-// needs, such as access to the node, and not at all when MICA_E2E_NO_SKIP is set.
+// needs, such as access to the node. If MICA_E2E_NO_SKIP is set, only tests that
+// MICA_E2E_MAY_SKIP names do.
 //
 // Environment:
 //
@@ -15,6 +16,7 @@
 //	MICA_E2E_SIM_NODE        node file that the simulator plays (default: that of the cluster of
 //	                         test/cluster), whose slices are compared with a golden file
 //	MICA_E2E_NO_SKIP         set: a test that would skip itself fails
+//	MICA_E2E_MAY_SKIP        names of tests that may skip themselves even so
 //	MICA_PROMTOOL            promtool, which plays the tests of the alerts
 //	MICA_E2E_LAST            set: all other tests have run, so TestEachRightIsUsed and TestUninstall run, too
 //	MICA_E2E_NODE_LOGS       logs of the cluster on which hack/e2e.sh ran the tests of the node, if it is another
