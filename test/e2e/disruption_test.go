@@ -57,65 +57,6 @@ func TestPluginKilledDuringPrepares(t *testing.T) {
 	s.expectNodeSettles()
 }
 
-// TestPluginKilledHalfWay kills the plugin while a GPU is changed for a claim, and while the change is undone.
-func TestPluginKilledHalfWay(t *testing.T) {
-	// share is that of a client of MPS, for which the compute mode is the last change and the last one undone.
-	share := amounts{"memory": "10Gi", "cores": "20"}
-	for _, test := range []struct {
-		name           string
-		scenario       func(testing.TB, int) (*scenario, simulator)
-		prepare, undo  string // functions of NVML
-		pod            func(s *scenario) *corev1.Pod
-		expect, undone func(s *scenario)
-	}{
-		{
-			name: "partition", scenario: newPartitionScenario,
-			prepare: "nvmlDeviceCreateGpuInstanceWithPlacement", undo: "nvmlGpuInstanceDestroy",
-			pod: func(s *scenario) *corev1.Pod {
-				s.createTemplate("one", s.partitionsFor(1, s.onGPU(s.devices[0])))
-				return s.podFromTemplate("pod", "one")
-			},
-			expect: func(s *scenario) { s.expectOwnDevices("pod") }, undone: (*scenario).expectUnpartitioned,
-		},
-		{
-			name: "share", scenario: newShareScenario,
-			prepare: "nvmlDeviceSetComputeMode", undo: "nvmlDeviceSetComputeMode",
-			pod: func(s *scenario) *corev1.Pod {
-				s.createTemplate("one", s.sharesFor(mpsClass, 1, share, s.of(s.devices[0])))
-				return s.clientFromTemplate("pod", "one")
-			},
-			expect: func(s *scenario) { s.expectLimits("pod", share) }, undone: (*scenario).expectUnshared,
-		},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			const slow = 3 * time.Second // long enough to kill the plugin during a call
-			m := under.onNode(t)
-			s, sim := test.scenario(t, len(under.devices))
-			pod := test.pod(s)
-
-			sim.disturb(sim.control.SetLatencyAfter(test.prepare, slow))
-			s.createPod(pod)
-			sim.waitForSlowCall(test.prepare)
-			m.killAnyPlugin(t)
-			sim.disturb(sim.control.Clear())
-			s.waitRunningNudged("pod")
-			test.expect(s)
-			s.expectPluginReady()
-			s.expectNodeSettles()
-
-			sim.disturb(sim.control.SetLatency(test.undo, slow))
-			s.beginDeletion("pod")
-			sim.waitForSlowCall(test.undo)
-			m.killAnyPlugin(t)
-			sim.disturb(sim.control.Clear())
-			s.expectPluginReady()
-			s.deletePod("pod")
-			s.expectNodeSettles()
-			test.undone(s)
-		})
-	}
-}
-
 // killAnyPlugin kills the plugin, ready or not, and its pod with it: kubelet would wait
 // longer with each restart of the same pod, a new pod it starts at once. The pod is deleted first. Otherwise kubelet may
 // restart its container, which registers after the new pod's, gets the claims, and is ended while it prepares one.

@@ -225,33 +225,6 @@ func expectOneParent(t *testing.T, partitions map[string][]device) {
 	}
 }
 
-// TestAllPlacesOfOneGPU fills a GPU with pods that have a claim each. One more finds no
-// place.
-func TestAllPlacesOfOneGPU(t *testing.T) {
-	s, sim := newPartitionScenario(t, len(under.devices))
-	gpu := s.devices[0]
-	s.createTemplate("one", s.partitionsFor(1, s.onGPU(gpu), s.is("profile", s.smallest())))
-	all := names("pod", s.places(gpu, s.smallest()))
-	for _, name := range all {
-		s.createPod(s.podFromTemplate(name, "one"))
-	}
-	groups := map[string][]device{}
-	for _, name := range all {
-		groups[name] = s.expectOwnDevices(name)
-	}
-	s.expectDistinct(groups)
-	expectOneParent(t, groups)
-	if got := len(sim.gpu(gpu).Instances); got != len(all) {
-		t.Errorf("the GPU has %d instances, want %d", got, len(all))
-	}
-	s.createPod(s.podFromTemplate("one-more", "one"))
-	s.expectUnschedulable("one-more")
-	s.deletePod(all[0])
-	s.expectOwnDevices("one-more")
-	eventually(t, goneTimeout, "the pods are gone", s.deletePods)
-	s.expectUnpartitioned()
-}
-
 // distinct demands that all devices of the claim have different values of the attribute.
 func distinct(spec resourcev1.ResourceClaimSpec, attribute string) resourcev1.ResourceClaimSpec {
 	spec.Devices.Constraints = append(spec.Devices.Constraints, resourcev1.DeviceConstraint{

@@ -22,8 +22,8 @@ import (
 	devicepluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// A device plugin was removed, and a pod runs on with a GPU of it: Mica offers the node's other GPUs, and
-// that one once the pod has gone. The test changes what the node offers, so it runs alone. Afterwards the
+// A device plugin has the node's GPUs, so Mica offers none. The device plugin is removed, and a pod runs on with
+// a GPU of it: Mica offers the node's other GPUs, and that one once the pod has gone. The test changes what the node offers, so it runs alone. Afterwards the
 // node's status has nvidia.com/gpu: 0. kubelet never removes a resource from it, and the scheduler, kubelet
 // and Mica take 0 for a node without a device plugin.
 func TestAGPUOfARemovedDevicePluginIsLeftOut(t *testing.T) {
@@ -37,6 +37,7 @@ func TestAGPUOfARemovedDevicePluginIsLeftOut(t *testing.T) {
 		}
 		return errors.Join(err, s.expectDevicePluginHas(ctx, len(s.devices)))
 	})
+	s.waitForNodeEvent("DevicePluginOwnsGPUs", fmt.Sprintf("nvidia.com/gpu: %d", len(s.devices)))
 
 	pod := s.plainPod("old")
 	pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{wholeResource: quantityOf("1")}

@@ -4,15 +4,12 @@ package e2e
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 )
 
@@ -78,33 +75,6 @@ func (s *scenario) shareOf(pod string) resourcev1.DeviceRequestAllocationResult 
 		s.Fatalf("pod %s has %+v, want one share", pod, results)
 	}
 	return results[0]
-}
-
-// TestReplicas gives four pods a share of one GPU, and the fifth one of another.
-func TestReplicas(t *testing.T) {
-	s, _ := newShareScenario(t, len(under.devices))
-	s.createTemplate("share", s.sharesFor(timeSliceClass, 1, nil))
-	all := names("pod", defaultShares+1)
-	shares := map[types.UID]bool{}
-	users := map[string]int{}
-	for _, name := range all {
-		// One after the other: a share that is being written may count twice (wakeScheduler), and then the next pod
-		// gets one of another GPU.
-		s.createPod(s.podFromTemplate(name, "share"))
-		expectCount(t, s.expectOwnDevices(name), 1)
-		result := s.shareOf(name)
-		shares[*result.ShareID] = true
-		users[result.Device]++
-		if got := result.ConsumedCapacity["shares"]; got.Value() != 1 {
-			t.Errorf("pod %s has %s shares, want 1", name, got.String())
-		}
-	}
-	if len(shares) != len(all) {
-		t.Errorf("%d pods have %d different shares", len(all), len(shares))
-	}
-	if counts := slices.Sorted(maps.Values(users)); !slices.Equal(counts, []int{1, defaultShares}) {
-		t.Errorf("the GPUs have %v users, want %d and 1", users, defaultShares)
-	}
 }
 
 // TestExtendedResourcesTellSharesFromGPUs runs pods without claims: one with a share while

@@ -40,14 +40,6 @@ func simulated() (wire.Client, bool) {
 	return wire.Client{Socket: socket}, socket != ""
 }
 
-// disturb makes something happen to the hardware, and undoes all latencies and failures when
-// the test ends.
-func (sim simulator) disturb(err error) {
-	sim.Helper()
-	sim.Cleanup(func() { must(sim, sim.control.Clear(), "undo what was injected") })
-	must(sim, err, "disturb the simulator")
-}
-
 // gpu is the state of a published GPU.
 func (sim simulator) gpu(d device) model.GPUState {
 	sim.Helper()
@@ -60,18 +52,6 @@ func (sim simulator) gpu(d device) model.GPUState {
 	}
 	sim.Fatalf("the simulator has no GPU %s", d.uuid)
 	return model.GPUState{}
-}
-
-// waitForSlowCall waits until a latency keeps a call of the function waiting.
-func (sim simulator) waitForSlowCall(function string) {
-	sim.Helper()
-	eventually(sim, startTimeout, "the driver calls "+function, func(context.Context) error {
-		state, err := sim.control.State()
-		if err == nil && !slices.ContainsFunc(state.SlowCalls, func(c model.SlowCall) bool { return c.Function == function }) {
-			err = fmt.Errorf("the calls that wait are %v", state.SlowCalls)
-		}
-		return err
-	})
 }
 
 // expectNoInstances wants GPUs on which nothing is partitioned. It says nothing where the
