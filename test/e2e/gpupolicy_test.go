@@ -148,11 +148,7 @@ func changesUnderLoad(t *testing.T) {
 	name := s.createPassingPolicy(s.policyOf(fields{"timeSlice": fields{"replicas": int64(2 * defaultShares)}}))
 	s.expectPolicy(name, corev1.ConditionTrue, "")
 	all := len(s.devices)
-	// The GPU that a claim has stays as long as the claim, the others as long as claims can
-	// be on their way.
 	s.expectOfferedIn(kindTimeSlice, all)
-	s.expectWithdrawnIn(kindGPU, 1)
-	s.expectWithdrawnIn(kindPartition, 0)
 	// The two shares from before have a quarter of the memory each, the new ones an eighth.
 	more := names("more", defaultShares)
 	for _, name := range more {
@@ -171,6 +167,10 @@ func changesUnderLoad(t *testing.T) {
 			t.Errorf("pod %s was disturbed: its container was %s, is %s", name, run, now)
 		}
 	}
+	// The GPU that a claim has stays as long as the claim, the others as long as claims can
+	// be on their way.
+	s.expectWithdrawnIn(kindGPU, 1)
+	s.expectWithdrawnIn(kindPartition, 0)
 	s.deletePod("whole")
 	s.expectWithdrawnIn(kindGPU, 0)
 

@@ -24,7 +24,7 @@ import (
 
 // TestASickGPU lets a GPU fall ill under a pod, in a partition where the node has some: the pod goes
 // on and says why its device is unhealthy, new claims get other GPUs or have a node asked for, also
-// after a restart and a rolling update of the plugin, and the GPU is given out again after its
+// after a restart of the plugin, and the GPU is given out again after its
 // recovery. Another GPU is lost while no plugin runs.
 func TestASickGPU(t *testing.T) {
 	m := under.onNode(t)
@@ -92,12 +92,7 @@ func TestASickGPU(t *testing.T) {
 	if now := s.expectTaint(hit.name, "NoSchedule"); now != since {
 		t.Errorf("after a restart the taint is since %s, and was since %s", now, since)
 	}
-	s.awaitRollout(s.rollOut())
-	s.expectPluginReady()
 	s.expectHealth("patient", "Unhealthy", "reboot the node")
-	if now := s.expectTaint(hit.name, "NoSchedule"); now != since {
-		t.Errorf("after a rolling update the taint is since %s, and was since %s", now, since)
-	}
 	if now := containerRun(s.waitRunning("patient")); now != run {
 		t.Errorf("the running pod was disturbed: its container was %s, is %s", run, now)
 	}
