@@ -250,20 +250,6 @@ func (s *scenario) startAndStop(pod, template string) {
 	s.deletePod(pod)
 }
 
-// rollOut begins a rolling update of the plugin and returns the UID of the pod that it is to
-// replace.
-func (s *scenario) rollOut() (old types.UID) {
-	s.Helper()
-	pod := s.awaitPlugin(s)
-	patch, err := mergePatch(map[string]any{"spec": map[string]any{"template": map[string]any{"metadata": map[string]any{
-		"annotations": map[string]string{"mica.gpu/e2e-rollout": time.Now().Format(time.RFC3339Nano)},
-	}}}})
-	must(s, err, "encode a patch")
-	_, err = s.client.AppsV1().DaemonSets(s.plugin.namespace).Patch(s.Context(), s.plugin.name, types.MergePatchType, patch, metav1.PatchOptions{})
-	must(s, err, "patch DaemonSet %s", s.plugin)
-	return pod.UID
-}
-
 func (s *scenario) rolledOut(old types.UID) bool {
 	s.Helper()
 	daemonSet, err := s.daemonSet(s.Context())

@@ -19,7 +19,8 @@ import (
 // The tests of this file disturb the plugin or the daemons of MPS, so they run alone.
 
 // TestMPSDaemonKilled kills the daemon of a GPU: the supervisor starts it again, pods whose
-// clients lost it get an Event, others do not, and clients can connect again.
+// clients lost it get an Event, others do not, and clients can connect again. So they can after
+// the supervisor's pod was replaced.
 func TestMPSDaemonKilled(t *testing.T) {
 	m := under.onNode(t)
 	s, _ := newShareScenario(t, len(under.devices))
@@ -39,6 +40,21 @@ func TestMPSDaemonKilled(t *testing.T) {
 	s.expectLimits("next", amounts{"memory": "10Gi", "cores": "20"})
 	s.expectConnected("bystander")
 	s.expectNoEvent("bystander", "MPSDaemonRestarted")
+
+	// All daemons end with their supervisor.
+	supervisors := metav1.ListOptions{LabelSelector: mpsSelector, FieldSelector: "spec.nodeName=" + s.node}
+	must(t, s.client.CoreV1().Pods(s.plugin.namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, supervisors), "delete the supervisor's pod")
+	s.waitForEvent("bystander", "MPSDaemonRestarted")
+	s.createPod(s.clientFromTemplate("last", "bystander"))
+	s.waitRunningNudged("last")
+	s.expectLimits("last", amounts{"memory": "10Gi", "cores": "20"})
+	eventually(t, startTimeout, "the supervisor is ready", func(ctx context.Context) error {
+		pods, err := s.client.CoreV1().Pods(s.plugin.namespace).List(ctx, supervisors)
+		if err == nil && (len(pods.Items) != 1 || !isReady(&pods.Items[0])) {
+			err = fmt.Errorf("it has %d pods", len(pods.Items))
+		}
+		return err
+	})
 	eventually(t, goneTimeout, "the pods are gone", s.deletePods)
 	s.expectUnshared()
 }
@@ -74,68 +90,6 @@ func (m machine) mpsDaemonOf(t *testing.T, gpu device) (pid int) {
 		return errors.New("no process is one")
 	})
 	return pid
-}
-
-// TestPluginUpgradedUnderMPS replaces the plugin while clients run: they do not notice, and
-// further shares and the end of all find the daemon as it was.
-func TestPluginUpgradedUnderMPS(t *testing.T) {
-	m := under.onNode(t)
-	s, sim := newShareScenario(t, len(under.devices))
-	gpu := s.devices[0]
-	want := amounts{"memory": "10Gi", "cores": "20"}
-	s.createTemplate("client", s.sharesFor(mpsClass, 1, want, s.of(gpu)))
-	s.createPod(s.clientFromTemplate("before", "client"))
-	s.expectLimits("before", want)
-	daemon, run := m.mpsDaemonOf(t, gpu), containerRun(s.waitRunning("before"))
-
-	s.awaitRollout(s.rollOut())
-	_, err := m.killPlugin(t.Context())
-	must(t, err, "kill the plugin")
-	defer s.renewPlugin()
-
-	s.createPod(s.clientFromTemplate("after", "client"))
-	s.waitRunningNudged("after")
-	s.expectLimits("after", want)
-	s.expectConnected("before")
-	if now := containerRun(s.waitRunning("before")); now != run {
-		t.Errorf("the running pod was disturbed: its container was %s, is %s", run, now)
-	}
-	if now := m.mpsDaemonOf(t, gpu); now != daemon {
-		t.Errorf("the MPS daemon was the process %d, is %d", daemon, now)
-	}
-	if mode := sim.gpu(gpu).ComputeMode; mode != exclusiveProcess {
-		t.Errorf("the GPU has the compute mode %s", mode)
-	}
-	s.expectPluginReady()
-	eventually(t, goneTimeout, "the pods are gone", s.deletePods)
-	s.expectNodeSettles()
-	s.expectUnshared()
-}
-
-// TestMPSSupervisorRestarted replaces the pod of the daemons' supervisor, with which its
-// daemons end: pods with clients get an Event, and new ones get daemons.
-func TestMPSSupervisorRestarted(t *testing.T) {
-	s, _ := newShareScenario(t, len(under.devices))
-	want := amounts{"memory": "10Gi", "cores": "20"}
-	s.createTemplate("client", s.sharesFor(mpsClass, 1, want, s.of(s.devices[0])))
-	s.createPod(s.clientFromTemplate("before", "client"))
-	s.waitRunningNudged("before") // the plugin that the test before has killed may be ended once more
-	s.expectLimits("before", want)
-	supervisors := metav1.ListOptions{LabelSelector: mpsSelector, FieldSelector: "spec.nodeName=" + s.node}
-	must(t, s.client.CoreV1().Pods(s.plugin.namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, supervisors), "delete the supervisor's pod")
-	s.waitForEvent("before", "MPSDaemonRestarted")
-	s.createPod(s.clientFromTemplate("after", "client"))
-	s.waitRunningNudged("after")
-	s.expectLimits("after", want)
-	eventually(t, startTimeout, "the supervisor is ready", func(ctx context.Context) error {
-		pods, err := s.client.CoreV1().Pods(s.plugin.namespace).List(ctx, supervisors)
-		if err == nil && (len(pods.Items) != 1 || !isReady(&pods.Items[0])) {
-			err = fmt.Errorf("it has %d pods", len(pods.Items))
-		}
-		return err
-	})
-	eventually(t, goneTimeout, "the pods are gone", s.deletePods)
-	s.expectUnshared()
 }
 
 // mpsSelector selects the pods of the daemons' supervisor.

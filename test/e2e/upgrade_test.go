@@ -40,10 +40,11 @@ func TestUpgradeWithPodsRunning(t *testing.T) {
 	s.createTemplate("one", s.claimFor(1))
 	s.createTemplate("partition", s.partitionsFor(1))
 	s.createTemplate("slice", s.sharesFor(timeSliceClass, 1, nil))
-	s.createTemplate("client", s.sharesFor(mpsClass, 1, nil))
+	shared := s.devices[len(s.devices)-1]
+	s.createTemplate("client", s.sharesFor(mpsClass, 1, nil, s.of(shared)))
 	held := s.hold("one", "partition", "slice", "client")
 	s.expectPluginReady()
-	before := s.release()
+	before, daemon := s.release(), m.mpsDaemonOf(t, shared)
 
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -57,6 +58,12 @@ func TestUpgradeWithPodsRunning(t *testing.T) {
 
 	s.changeRelease(held, "rollback", "mica", before.revision)
 	s.expectRelease(before)
+	if now := m.mpsDaemonOf(t, shared); now != daemon {
+		t.Errorf("the MPS daemon was the process %d, is %d", daemon, now)
+	}
+	s.createPod(s.clientFromTemplate("further-client", "client"))
+	s.waitRunning("further-client")
+	s.expectConnected("held-client")
 	s.readDevicesAgain()
 }
 
