@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -91,6 +92,7 @@ func TestDevicesAreSampledWhileClaimsHoldThem(t *testing.T) {
 		fmt.Sprintf("GPU_I_ID=%d UUID=%s claim=one device=%s namespace=%s pod=pod: 1", id, h.node.GPUs[2].UUID, partition, claim.Namespace),
 	}
 	// The mean has the moments in which the partition was there and was not yet used.
+	wantGPU := fmt.Sprintf("gpu_memory_used_bytes GPU_I_ID= GPU_I_PROFILE= UUID=%s device=nvidia0 gpu=0 modelName=%s namespace=%s pod=pod: 2e+10", h.node.GPUs[0].UUID, h.node.GPUs[0].ProductName, claim.Namespace)
 	passing := func(line string) bool { return strings.HasPrefix(line, partition+" utilization_ratio") }
 	shown := func(registry metrics.KubeRegistry, except func(string) bool, want, wantInfos []string) func() error {
 		return func() error {
@@ -106,8 +108,8 @@ func TestDevicesAreSampledWhileClaimsHoldThem(t *testing.T) {
 	}
 	registry := registryOf(d.Collectors()...)
 	fixture.Eventually(t, "the figures of what is held", shown(registry, passing, want, wantInfos))
-	if got := gauges(t, registry); !slices.Contains(got, "prepared_devices profile=1g.10gb type=mig: 1") {
-		t.Errorf("the prepared partition is not counted: %q", got)
+	if got := gauges(t, registry); !slices.Contains(got, "prepared_devices profile=1g.10gb type=mig: 1") || !slices.Contains(got, wantGPU) {
+		t.Errorf("the prepared partition is not counted, or the GPU has not the pod: %q", got)
 	}
 	stop()
 
@@ -118,6 +120,28 @@ func TestDevicesAreSampledWhileClaimsHoldThem(t *testing.T) {
 	k = register(t, o)
 	k.unprepare(claim)
 	fixture.Eventually(t, "the end of the figures", shown(registry, all, nil, nil)) // kubelet has its answer first
+}
+
+// A node that names no claims and pods names them nowhere.
+func TestPodsAreNotNamed(t *testing.T) {
+	claim := usedBy(fixture.Claim("one", fixture.Result("a", "gpu-0")), "pod")
+	o := options(t, apiserver.New(claim), newHardware(t))
+	o.Unnamed = true
+	d, k, stop := serving(t, o)
+	defer stop()
+	k.prepared(claim)
+	registry := registryOf(d.Collectors()...)
+	fixture.Eventually(t, "the figures", func() error {
+		if len(figuresOf(t, registry)) == 0 {
+			return errors.New("there are none")
+		}
+		return nil
+	})
+	for _, line := range gauges(t, registry) {
+		if strings.Contains(line, "pod=pod") {
+			t.Error(line)
+		}
+	}
 }
 
 // GPUs that no claim has are sampled too, and NVML is closed again, so that the driver can be unloaded.

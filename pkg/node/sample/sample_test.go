@@ -454,12 +454,22 @@ func TestAGPUWithPartitions(t *testing.T) {
 		if want := 30 + 6 + 2; r.reads < want || r.reads > want+3 || r.senses < 6 || r.senses > 7 {
 			t.Errorf("%d reads of usage and %d of sensors, want about %d and 6", r.reads, r.senses, want)
 		}
-		// Another pod of a shared partition: no pod has it to itself.
-		shared := device("gpu-3-mig-1g10gb-19-0-mps", "GPU-a", "MIG-a", "other")
-		shared.Pods = []Pod{{"ml", "other"}}
-		r.Set([]Device{held, shared})
-		want[0] = "7 1g.10gb GPU-a nvidia3 0 H100 utilization_ratio 0.5"
-		r.wantUnits(t, "with two pods", want...)
+		for name, change := range map[string]func(*Device){
+			"two pods of a claim":                  func(d *Device) { d.Pods = append(d.Pods, Pod{"ml", "other"}) },
+			"another claim, whose pod is unknown":  func(d *Device) { d.Claims = append(d.Claims, "other") },
+			"two shares of a claim with two pods":  func(d *Device) { d.Pods = []Pod{{"ml", "a"}, {"ml", "b"}, {"ml", "a"}, {"ml", "b"}} },
+			"a claim whose pods are not known yet": func(d *Device) { d.Pods = nil },
+		} {
+			shared := held
+			change(&shared)
+			r.Set([]Device{shared})
+			unnamed := slices.Clone(want)
+			unnamed[0] = "7 1g.10gb GPU-a nvidia3 0 H100 utilization_ratio 0.5"
+			r.wantUnits(t, "with "+name, unnamed...)
+		}
+		held.Claims, held.Pods = []string{"claim", "claim"}, []Pod{{"ml", "llm"}, {"ml", "llm"}}
+		r.Set([]Device{held})
+		r.wantUnits(t, "with two shares of a claim", want...)
 	})
 }
 

@@ -113,16 +113,17 @@ func (s *series) recent(since time.Time) (usage gpu.Usage, at time.Time) {
 	return usage, at
 }
 
-// pod is the pod that has the GPU or MIG device to itself, if that is known.
+// pod is the pod that has the GPU or MIG device to itself, if that is known: a claim whose pods are not
+// known may be another pod's.
 func (s *series) pod() Pod {
-	var only Pod
-	for _, h := range s.held {
-		for _, pod := range h.Pods {
-			if only != (Pod{}) && pod != only {
-				return Pod{}
-			}
-			only = pod
-		}
+	if len(s.held) != 1 || len(distinct(s.held[0].Claims)) != 1 {
+		return Pod{}
 	}
-	return only
+	if pods := distinct(s.held[0].Pods); len(pods) == 1 {
+		return pods[0]
+	}
+	return Pod{}
 }
+
+// distinct drops repetitions: a claim can have several shares of a device.
+func distinct[T comparable](all []T) []T { return slices.Compact(slices.Clone(all)) }
