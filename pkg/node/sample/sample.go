@@ -5,7 +5,6 @@ package sample
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -278,26 +277,22 @@ func (s *Sampler) read(ctx context.Context, t turn, hardware Hardware) {
 		}
 		at := time.Now()
 		usage, err := of.meter.Read()
-		var sensors gpu.Sensors
+		s.record(ctx, of.series, err, &of.unread, func() { of.add(usage, at) })
 		if of.sense {
-			var failed error
-			sensors, failed = of.meter.Sense()
-			err = errors.Join(err, failed)
+			sensors, err := of.meter.Sense()
+			s.record(ctx, of.series, err, &of.unsensed, func() { of.sensors = sensors })
 		}
-		s.record(ctx, of, at, usage, sensors, err)
 	}
 	if s.finish(ctx, t.of) {
 		hardware.Idle()
 	}
 }
 
-func (s *Sampler) record(ctx context.Context, of dueSeries, at time.Time, usage gpu.Usage, sensors gpu.Sensors, err error) {
+// record keeps what was read, and logs an error once while it lasts.
+func (s *Sampler) record(ctx context.Context, of *series, err error, last *reported, keep func()) {
 	s.mu.Lock()
-	of.add(usage, at)
-	if of.sense {
-		of.sensors = sensors
-	}
-	report, held := of.failed(err), of.names()
+	keep()
+	report, held := last.failed(err), of.names()
 	s.mu.Unlock()
 	switch logger := klog.FromContext(ctx); {
 	case report && (of.entire() || len(held) > 0):

@@ -36,7 +36,8 @@ type node struct {
 type answer struct {
 	usage   gpu.Usage
 	sensors gpu.Sensors
-	err     error
+	// err is of a read, unsensed of the sensors.
+	err, unsensed error
 	// hangs, where it is set, is how long the device does not answer: until it is closed.
 	hangs chan struct{}
 }
@@ -105,7 +106,7 @@ func (m meter) Sense() (gpu.Sensors, error) {
 	m.node.mu.Lock()
 	defer m.node.mu.Unlock()
 	m.node.senses++
-	return m.node.answers[m.uuid].sensors, nil
+	return m.node.answers[m.uuid].sensors, m.node.answers[m.uuid].unsensed
 }
 
 func (m meter) Close() error {
@@ -369,6 +370,26 @@ func TestAnErrorIsLoggedOnceWhileItLasts(t *testing.T) {
 		logs := r.logs()
 		if strings.Count(logs, lost.Error()) != 2 || strings.Count(logs, half.Error()) != 1 || !strings.Contains(logs, `devices=["gpu-0"]`) {
 			t.Errorf("each is not logged once while it lasts:\n%s", logs)
+		}
+	})
+}
+
+// Sensors are read less often than usage, and a broken one is logged once all the same.
+func TestABrokenSensorIsLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t)
+		defer r.stop()
+		r.has(Unit{GPU: "GPU-a", UUID: "GPU-a"})
+		broken := busy(50, 1)
+		broken.sensors.Power, broken.unsensed = ptr.To(70.0), errors.New("no temperature")
+		r.node.set("GPU-a", broken)
+		r.Set([]Device{device("gpu-0", "GPU-a", "GPU-a", "1")})
+		after(time.Minute)
+		if logs := r.logs(); strings.Count(logs, "no temperature") != 1 {
+			t.Errorf("it is not logged once:\n%s", logs)
+		}
+		if got := r.series(t, "mica_gpu_"); !strings.Contains(got, "power_watts 70") {
+			t.Errorf("the other sensors are not shown: %s", got)
 		}
 	})
 }

@@ -23,9 +23,12 @@ type series struct {
 	begun, sensed time.Time
 	// renewed: other claims have it now, so that the next read is due, and covers no time before it.
 	renewed bool
-	// reported is the logged error, empty if the last read had none.
-	reported string
+	// unread is the last error of a read, unsensed that of the sensors.
+	unread, unsensed reported
 }
+
+// reported is a logged error, empty if the last call had none.
+type reported string
 
 // holding is a Device, with the time from which on the samples are its own.
 type holding struct {
@@ -82,12 +85,12 @@ func (s *series) add(usage gpu.Usage, at time.Time) {
 }
 
 // failed records the error and reports whether to log it: once while it lasts.
-func (s *series) failed(err error) bool {
-	before := s.reported
-	if s.reported = ""; err != nil {
-		s.reported = err.Error()
+func (r *reported) failed(err error) bool {
+	before := *r
+	if *r = ""; err != nil {
+		*r = reported(err.Error())
 	}
-	return err != nil && s.reported != before
+	return err != nil && *r != before
 }
 
 // recent returns the mean utilization over the window before the last sample, the last memory and
