@@ -177,6 +177,14 @@ func (s *survey) use() {
 				s.Errorf("GPU %d: memory %+v, discovered were %d bytes", g.Index, *m, g.MemoryBytes)
 			}
 		}
+		sensors, err := meter.Sense()
+		s.must(err)
+		if c := sensors.Temperature; c != nil && *c > 120 {
+			s.Errorf("GPU %d: %v degrees Celsius", g.Index, *c)
+		}
+		if w := sensors.Power; w != nil && *w > 2000 {
+			s.Errorf("GPU %d: %v watts", g.Index, *w)
+		}
 		s.must(meter.Close())
 	}
 }
