@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
 const reasonPrepareFailed = "FailedPrepareDynamicResources"
@@ -36,6 +37,12 @@ func TestBadConfigurationIsRefusedWhereItIsWritten(t *testing.T) {
 	misfit := configured(s.sharesFor(timeSliceClass, 1, nil), s.driver, gpuConfig(`{"strategy":"TimeSlicing"}`))
 	for _, err := range s.tryClaim(misfit) {
 		expectInvalid(t, err, "which asks for shares, timeslice.nvidia.com")
+	}
+
+	admin := s.claimFor(1)
+	admin.Devices.Requests[0].Exactly.AdminAccess = ptr.To(true)
+	for _, err := range s.tryClaim(admin) {
+		expectInvalid(t, err, resourcev1.DRAAdminNamespaceLabelKey)
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -136,21 +135,10 @@ func (s *scenario) startDevicePlugin(m machine) *devicePlugin {
 	return p
 }
 
-// devicePluginDirectory is where device plugins register, as this process sees it. kubelet has it at a fixed path, whatever
-// its root directory is, and on the local cluster in a file system of its own.
+// devicePluginDirectory is where device plugins register. kubelet has it at a fixed path, whatever its root directory is.
 func (m machine) devicePluginDirectory(t testing.TB) string {
 	t.Helper()
-	root := "--root-dir=" + filepath.Dir(filepath.Clean(m.pluginsDirectory))
-	commands, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	must(t, err, "list processes")
-	for _, command := range commands {
-		arguments, err := os.ReadFile(command)
-		if err == nil && slices.Contains(strings.Split(string(arguments), "\x00"), root) {
-			return filepath.Join(filepath.Dir(command), "root", devicepluginapi.DevicePluginPath)
-		}
-	}
-	t.Fatalf("no process has %s: kubelet does not run on this machine", root)
-	return ""
+	return filepath.Join(m.kubeletFiles(t), devicepluginapi.DevicePluginPath)
 }
 
 // leave takes the device plugin and its socket away, once it has taken back its GPUs. kubelet keeps the capacity

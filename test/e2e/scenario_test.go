@@ -215,6 +215,11 @@ func (s *scenario) waitRunningWithin(limit time.Duration, name string) *corev1.P
 func (s *scenario) deletePod(name string) {
 	s.Helper()
 	s.beginDeletion(name)
+	s.waitGone(name)
+}
+
+func (s *scenario) waitGone(name string) {
+	s.Helper()
 	eventually(s, goneTimeout, "pod "+name+" is gone", func(ctx context.Context) error {
 		pod, err := s.pod(ctx, name)
 		switch {

@@ -12,7 +12,9 @@ func TestSharedClaimOutlivesItsFirstPod(t *testing.T) {
 	t.Parallel()
 	s := newScenario(t, 1)
 	s.createClaim("shared", s.claimFor(1))
-	s.createPod(s.podSharing("first", "shared"))
+	evicted := s.podSharing("first", "shared")
+	evicted.Labels = map[string]string{"budget": "none"}
+	s.createPod(evicted)
 	first := s.expectOwnDevices("first")
 	s.createPod(s.podSharing("second", "shared"))
 	second := s.expectOwnDevices("second")
@@ -20,7 +22,7 @@ func TestSharedClaimOutlivesItsFirstPod(t *testing.T) {
 		t.Fatalf("the pods that share a claim see %s and %s", first[0].uuid, second[0].uuid)
 	}
 	running := s.waitRunning("second")
-	s.deletePod("first")
+	s.drain("first", evicted.Labels)
 
 	// The second pod keeps the GPU and its CDI file: another container can still start.
 	s.createPod(s.podSharing("third", "shared"))
@@ -32,6 +34,8 @@ func TestSharedClaimOutlivesItsFirstPod(t *testing.T) {
 	}
 }
 
+// TestContainersOfOnePodShareItsClaim also compares what kubelet reports of the claim: in the pod's status, to tools on the
+// node, and in its metrics.
 func TestContainersOfOnePodShareItsClaim(t *testing.T) {
 	t.Parallel()
 	s := newScenario(t, 1)
@@ -52,4 +56,9 @@ func TestContainersOfOnePodShareItsClaim(t *testing.T) {
 		s.expectSight(running, container, devices)
 	}
 	s.expectSightOf(running, "without", sight{})
+	s.expectHealth("pod", "Healthy", "")
+	s.expectKubeletMetrics()
+	if under.local() {
+		s.expectPodResources(running, devices, "main", "second")
+	}
 }
