@@ -165,6 +165,9 @@ func checkDevice(t *testing.T, device resourceapi.Device) {
 	if n := len(device.Attributes) + len(device.Capacity); n > resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
 		t.Errorf("%s has %d attributes and capacities", device.Name, n)
 	}
+	if device.NodeSelector != nil || device.NodeName != nil || device.AllNodes != nil {
+		t.Errorf("%s chooses nodes itself, by %v: its slice does", device.Name, device.NodeSelector)
+	}
 	for name, attribute := range device.Attributes {
 		checkName(t, name)
 		values := 0
