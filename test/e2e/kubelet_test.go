@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -113,9 +114,17 @@ func (s *scenario) drain(name string, labels map[string]string) {
 	budgets := s.client.PolicyV1().PodDisruptionBudgets(s.namespace)
 	_, err := budgets.Create(s.Context(), &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: ptr.To(intstr.FromInt32(0)), Selector: &metav1.LabelSelector{MatchLabels: labels}},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: labels}},
 	}, metav1.CreateOptions{})
 	must(s, err, "protect pod %s", name)
+	eventually(s, startTimeout, "the budget counts the pod", func(ctx context.Context) error {
+		// Until then, the API server refuses every eviction.
+		budget, err := budgets.Get(ctx, name, metav1.GetOptions{})
+		if err == nil && budget.Status.CurrentHealthy != 1 {
+			err = fmt.Errorf("its status is %+v", budget.Status)
+		}
+		return err
+	})
 	evict := func() error {
 		return s.client.PolicyV1().Evictions(s.namespace).Evict(s.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}})
 	}
