@@ -216,7 +216,7 @@ type dueSeries struct {
 	renew, sense bool
 }
 
-// due returns the GPUs of which something is to be read or closed now, and marks them. It leaves out
+// due returns the GPUs with something to read or to close now, and marks them. It leaves out
 // those that have not answered yet.
 func (s *Sampler) due(ctx context.Context) []turn {
 	s.mu.Lock()
