@@ -1,6 +1,9 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
 
 // GPUPolicy sets the shapes in which nodes offer their GPUs. Of the policies that select a node, only
 // the one with the highest priority applies. A node without a policy offers whole GPUs and MIG
@@ -114,7 +117,7 @@ type Override struct {
 //
 // +kubebuilder:validation:MinProperties=1
 type Shapes struct {
-	// whole offers the entire GPU to one claim at a time.
+	// whole offers the entire GPU, to one claim at a time unless consumableShares is set.
 	//
 	// +optional
 	Whole *Whole `json:"whole,omitempty"`
@@ -134,8 +137,18 @@ type Shapes struct {
 	MPS *MPS `json:"mps,omitempty"`
 }
 
-// Whole has no settings.
-type Whole struct{}
+// Whole offers the entire GPU.
+type Whole struct {
+	// consumableShares lets several claims have the GPU at once, with the names, capacities and defaults
+	// of NVIDIA's driver. unlimited: any number of claims. memory: claims divide the memory; one that
+	// requests none gets all of it. A number, 2 to 1024: as many shares. Memory is accounted for, but not
+	// limited. Unset: one claim at a time.
+	//
+	// +optional
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 2 && self <= 1024 : self in ['unlimited', 'memory']",message="use unlimited, memory, or a number of shares from 2 to 1024"
+	ConsumableShares *intstr.IntOrString `json:"consumableShares,omitempty"`
+}
 
 // MIG selects partitions by their profile. A profile that a board lacks is ignored there.
 type MIG struct {

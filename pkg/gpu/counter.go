@@ -67,7 +67,7 @@ func charged(offered []Shape) Counter {
 // the device, and for an administrator's partition, because claims with admin access look at
 // it without limit.
 func chargeOf(s Shape) uint64 {
-	if form := s.Form(); form.Shares > 0 || isStatic(s) {
+	if s.Form().Shared() || isStatic(s) {
 		return 0
 	}
 	return s.MemoryBytes()

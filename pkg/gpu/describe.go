@@ -13,11 +13,11 @@ type Description interface {
 	Divisible(capacity string, d Divisible)
 }
 
-// Divisible is a capacity in bytes or pieces. Each claim takes a multiple of Step, or Default
-// if it requests no amount.
+// Divisible is a capacity in bytes or pieces. Each claim takes Min, or more in multiples of Step, or
+// Default if it requests no amount.
 type Divisible struct {
-	Total, Step, Default uint64
-	Bytes                bool
+	Total, Min, Step, Default uint64
+	Bytes                     bool
 }
 
 // describe includes engines that the device lacks, for selectors that compare with them.

@@ -11,11 +11,26 @@ type Form struct {
 	Base string `json:"base"`
 	// Placement is zero for the entire GPU.
 	Placement `json:"placement,omitzero"`
-	// Sharing is the name of a Sharing, Shares its Count and Interval its TimeSlice. They
-	// are zero for a device for one claim.
+	// Sharing is the name of a Sharing, Shares its Count and Interval its TimeSlice; or the limit of
+	// ConsumableShares with its Count. They are zero for a device for one claim.
 	Sharing  string   `json:"sharing,omitempty"`
 	Shares   int      `json:"shares,omitempty"`
 	Interval Interval `json:"interval,omitempty"`
+}
+
+// Shared reports whether several claims may have the device at once.
+func (f Form) Shared() bool { return f.Sharing != "" }
+
+// DefaultPart is the part of the device's time that a claim has which requests no amount: 0 if
+// their number is not limited.
+func (f Form) DefaultPart() float64 {
+	switch {
+	case f.Shares > 0:
+		return 1 / float64(f.Shares)
+	case f.Sharing == ByNothing:
+		return 0
+	}
+	return 1
 }
 
 // Served reports whether the processes of all shares are clients of one daemon.
@@ -59,8 +74,8 @@ func Restore(g GPU, f Form) (Shape, error) {
 	if !known {
 		return nil, fmt.Errorf("shape %q is unknown to this version", f.Base)
 	}
-	sharing, known := sharings[f.Sharing]
-	if !known && f.Sharing != "" {
+	share, known := sharings[f.Sharing]
+	if !known && f.Shared() {
 		return nil, fmt.Errorf("sharing %q is unknown to this version", f.Sharing)
 	}
 	base, offered := restore(g, f.Placement)
@@ -70,12 +85,26 @@ func Restore(g GPU, f Form) (Shape, error) {
 	case !known:
 		return base, nil
 	}
-	return Share{Of: base, Sharing: sharing(f)}, nil
+	return share(base, f)
 }
 
-var sharings = map[string]func(f Form) Sharing{
-	TimeSlicing{}.Name(): func(f Form) Sharing { return TimeSlicing{Replicas: f.Shares, Interval: f.Interval} },
-	MPS{}.Name():         func(f Form) Sharing { return MPS{Clients: f.Shares} },
+// sharings return the shape of a base that claims share, by the Sharing of its form.
+var sharings = map[string]func(base Base, f Form) (Shape, error){
+	TimeSlicing{}.Name(): func(base Base, f Form) (Shape, error) {
+		return Share{Of: base, Sharing: TimeSlicing{Replicas: f.Shares, Interval: f.Interval}}, nil
+	},
+	MPS{}.Name(): func(base Base, f Form) (Shape, error) { return Share{Of: base, Sharing: MPS{Clients: f.Shares}}, nil },
+	ByNothing:    consumable,
+	ByMemory:     consumable,
+	ByCount:      consumable,
+}
+
+func consumable(base Base, f Form) (Shape, error) {
+	whole, entire := base.(Whole)
+	if !entire {
+		return nil, fmt.Errorf("sharing %q of %s is unknown to this version", f.Sharing, base.Name())
+	}
+	return Consumable{Whole: whole, Shares: ConsumableShares{By: f.Sharing, Count: f.Shares}}, nil
 }
 
 // at returns the partition at a placement, whether it exists or can be created.

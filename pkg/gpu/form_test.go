@@ -12,6 +12,12 @@ func TestEveryShapeIsRestoredFromItsForm(t *testing.T) {
 	policy := Policy{Whole: true, MIG: true, TimeSlicing: &slicing, MPS: &mps, SharedProfiles: map[string]Sharing{
 		"1g.1gb": TimeSlicing{Replicas: 2, Interval: DefaultInterval}, "2g.2gb": mps,
 	}}
+	for _, shares := range []ConsumableShares{{By: ByNothing}, {By: ByMemory}, {By: ByCount, Count: 5}} {
+		shape := Consumable{Whole: Whole{GPU: halves(0, MIGDisabled, true)}, Shares: shares}
+		if restored, err := Restore(shape.GPU, shape.Form()); err != nil || !reflect.DeepEqual(restored, shape) {
+			t.Errorf("got %+v, %v from the form of %+v", restored, err, shares)
+		}
+	}
 	for _, g := range []GPU{halves(0, MIGDisabled, true), halves(0, MIGEnabled, true, instance(2, 1, 1, 1)), halves(0, MIGEnabled, false, instance(1, 0, 1, 1))} {
 		for _, shape := range Shapes([]GPU{g}, func(GPU) Policy { return policy }) {
 			form := shape.Form()
@@ -42,8 +48,9 @@ func TestAnUnknownFormIsRefused(t *testing.T) {
 		`shape "" is unknown`:      {},
 		`shape "later" is unknown`: {Base: "later"},
 		`sharing "later" is`:       {Base: BaseWhole, Sharing: "later", Shares: 2},
+		`sharing "memory" of`:      {Base: BasePartition, Sharing: "memory", Placement: Placement{ProfileID: 3, Size: 2}},
 	} {
-		if shape, err := Restore(GPU{}, form); shape != nil || err == nil || !strings.Contains(err.Error(), want) {
+		if shape, err := Restore(halves(0, MIGDisabled, true), form); shape != nil || err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %+v, %v of %+v", shape, err, form)
 		}
 	}

@@ -11,6 +11,11 @@ import (
 // Check refuses what a GPU does not support. The error is a sentence without the
 // GPU's name.
 func (p Policy) Check(g GPU) error {
+	if p.Consumable != nil {
+		if err := p.Consumable.check(); err != nil {
+			return fmt.Errorf("whole.consumableShares: %w", err)
+		}
+	}
 	if p.TimeSlicing != nil {
 		if err := p.TimeSlicing.check(g); err != nil {
 			return fmt.Errorf("timeSlice: %w", err)

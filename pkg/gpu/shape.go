@@ -45,8 +45,9 @@ var bases = map[string]func(g GPU, p Placement) (base Base, offered bool){
 
 // Policy is which shapes of a GPU are offered.
 type Policy struct {
-	// Whole offers the entire GPU to one claim at a time.
-	Whole bool
+	// Whole offers the entire GPU to one claim at a time, or to several within Consumable.
+	Whole      bool
+	Consumable *ConsumableShares
 	// MIG offers partitions to one claim each, if the board and its mode allow.
 	MIG bool
 	// OnlyExisting leaves out partitions that would have to be made.
@@ -77,7 +78,7 @@ func Shapes(gpus []GPU, policy func(GPU) Policy) []Shape {
 	for _, g := range SortByLocality(gpus) {
 		p, w := policy(g), Whole{GPU: g}
 		if g.OffersWhole() && p.Whole {
-			whole = append(whole, w)
+			whole = append(whole, p.whole(w))
 		}
 		if g.OffersWhole() && p.TimeSlicing != nil {
 			timeSliced = append(timeSliced, Share{Of: w, Sharing: *p.TimeSlicing})
@@ -96,6 +97,13 @@ func Shapes(gpus []GPU, policy func(GPU) Policy) []Shape {
 	sortStatics(statics)
 	sortStatics(sharedStatics)
 	return slices.Concat(whole, timeSliced, served, statics, sharedStatics, beside, cut)
+}
+
+func (p Policy) whole(w Whole) Shape {
+	if p.Consumable != nil {
+		return Consumable{Whole: w, Shares: *p.Consumable}
+	}
+	return w
 }
 
 // existing lists an administrator's partitions of a GPU. No counter keeps the claims of one

@@ -101,6 +101,9 @@ func TestShapesOfAPolicy(t *testing.T) {
 		"nothing": {Policy{}, []GPU{halves(0, MIGDisabled, true)}, ""},
 		"entire GPUs shape by shape": {entire, []GPU{{Minor: 0}, {Minor: 1}},
 			"gpu-0 gpu-1 gpu-0-timeslice gpu-1-timeslice gpu-0-mps gpu-1-mps"},
+		"entire GPUs for several claims, by the same names": {Policy{Whole: true, TimeSlicing: &slicing, Consumable: &ConsumableShares{By: ByMemory}}, []GPU{{Minor: 0}, {Minor: 1}},
+			"gpu-0 gpu-1 gpu-0-timeslice gpu-1-timeslice"},
+		"consumable shares of what is not offered": {Policy{MPS: &mps, Consumable: &ConsumableShares{By: ByMemory}}, []GPU{{Minor: 0}}, "gpu-0-mps"},
 		"only in shares": {Policy{MPS: &mps}, []GPU{{Minor: 0}, {Minor: 1}}, "gpu-0-mps gpu-1-mps"},
 		"everything": {everything, []GPU{halves(0, MIGDisabled, true)},
 			"gpu-0 gpu-0-timeslice gpu-0-mps " + halves1 + engine + all + halves1TS},
@@ -204,6 +207,7 @@ func TestCountersOfAPolicy(t *testing.T) {
 	}{
 		"one shape of the entire GPU":          {Policy{TimeSlicing: &slicing}, board, ""},
 		"two shapes of the entire GPU":         {Policy{TimeSlicing: &slicing, Whole: true}, bare, "gpu memory"},
+		"two of which one is for several":      {Policy{TimeSlicing: &slicing, Whole: true, Consumable: &ConsumableShares{By: ByNothing}}, bare, "gpu"},
 		"three of a board that can be divided": {Policy{TimeSlicing: &slicing, Whole: true, MPS: &mps}, board, "gpu"},
 		"shares beside partitions":             {Policy{TimeSlicing: &slicing, MIG: true}, board, "memory-slice-0 memory-slice-1 ofa-engines memory"},
 		"places that never meet":               {Policy{MIG: true, Profiles: []string{"1g.1gb"}}, board, ""},

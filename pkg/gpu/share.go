@@ -44,7 +44,7 @@ func (s Share) Describe(d Description) {
 	count := uint64(s.Sharing.Count())
 	// Whole steps, so that count default shares fit.
 	if steps := s.MemoryBytes() / memoryStep; steps >= count {
-		d.Divisible(CapacityMemory, Divisible{Total: steps * memoryStep, Step: memoryStep, Default: steps / count * memoryStep, Bytes: true})
+		d.Divisible(CapacityMemory, Divisible{Total: steps * memoryStep, Min: memoryStep, Step: memoryStep, Default: steps / count * memoryStep, Bytes: true})
 	}
 }
 
@@ -93,7 +93,7 @@ func (t TimeSlicing) TimeSlice() Interval { return t.Interval }
 
 func (t TimeSlicing) describe(d Description) {
 	d.Text(attributeInterval, string(t.Interval))
-	d.Divisible(CapacityShares, Divisible{Total: uint64(t.Replicas), Step: 1, Default: 1})
+	d.Divisible(CapacityShares, Divisible{Total: uint64(t.Replicas), Min: 1, Step: 1, Default: 1})
 }
 
 // MPS lets the processes of all shares run at once, as clients of CUDA's
@@ -116,7 +116,7 @@ func (MPS) TimeSlice() Interval { return "" }
 const allCores = 100
 
 func (m MPS) describe(d Description) {
-	d.Divisible(CapacityCores, Divisible{Total: allCores, Step: 1, Default: allCores / uint64(m.Clients)})
+	d.Divisible(CapacityCores, Divisible{Total: allCores, Min: 1, Step: 1, Default: allCores / uint64(m.Clients)})
 }
 
 // Interval is the time-slice of a GPU, by the names of NVIDIA's DRA driver.

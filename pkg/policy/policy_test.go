@@ -52,6 +52,9 @@ func TestWhatAPolicyMeansForEachGPU(t *testing.T) {
 		want gpu.Policy // of GPU 1; GPU 0 is offered whole where there are overrides
 	}{
 		"nothing is offered that is not named": {"shapes: {whole: {}}", gpu.Policy{Whole: true}},
+		"whole GPUs for any number of claims":  {"shapes: {whole: {consumableShares: unlimited}}", gpu.Policy{Whole: true, Consumable: &gpu.ConsumableShares{By: gpu.ByNothing}}},
+		"whole GPUs by memory":                 {"shapes: {whole: {consumableShares: memory}}", gpu.Policy{Whole: true, Consumable: &gpu.ConsumableShares{By: gpu.ByMemory}}},
+		"whole GPUs in shares":                 {"shapes: {whole: {consumableShares: 4}}", gpu.Policy{Whole: true, Consumable: &gpu.ConsumableShares{By: gpu.ByCount, Count: 4}}},
 		"all profiles":                         {"shapes: {mig: {}}", gpu.Policy{MIG: true}},
 		"all profiles, made for claims":        {"shapes: {mig: {creation: OnDemand}}", gpu.Policy{MIG: true}},
 		"only what is there":                   {"shapes: {whole: {}, mig: {creation: Never}}", gpu.Policy{Whole: true, MIG: true, OnlyExisting: true}},

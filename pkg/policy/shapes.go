@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/util/intstr"
+
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/gpu"
 )
@@ -15,6 +17,9 @@ func read(shapes v1alpha1.Shapes) (gpu.Policy, error) {
 		return gpu.Policy{}, errors.New("whole, mig, timeSlice, mps: none is there: name at least one shape")
 	}
 	policy := gpu.Policy{Whole: shapes.Whole != nil}
+	if shapes.Whole != nil && shapes.Whole.ConsumableShares != nil {
+		policy.Consumable = consumable(*shapes.Whole.ConsumableShares)
+	}
 	if shapes.TimeSlice != nil {
 		slicing := timeSlicing(*shapes.TimeSlice)
 		policy.TimeSlicing = &slicing
@@ -62,6 +67,13 @@ func sharingOf(shared v1alpha1.SharedProfile) (gpu.Sharing, error) {
 	default:
 		return gpu.MPS{Clients: int(shared.MPS.Clients)}, nil
 	}
+}
+
+func consumable(shares intstr.IntOrString) *gpu.ConsumableShares {
+	if shares.Type == intstr.Int {
+		return &gpu.ConsumableShares{By: gpu.ByCount, Count: shares.IntValue()}
+	}
+	return &gpu.ConsumableShares{By: shares.StrVal}
 }
 
 func timeSlicing(t v1alpha1.TimeSlice) gpu.TimeSlicing {

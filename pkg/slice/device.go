@@ -23,7 +23,7 @@ func device(common map[resourceapi.QualifiedName]resourceapi.DeviceAttribute, sh
 	d.Text(gpu.AttributeType, shape.Type())
 	shape.Describe(d)
 	described := resourceapi.Device{Name: shape.Name(), Attributes: d.attributes, Capacity: d.capacities}
-	if shape.Form().Shares > 0 {
+	if shape.Form().Shared() {
 		described.AllowMultipleAllocations = ptr.To(true)
 	}
 	return described
@@ -81,7 +81,7 @@ func (d description) Divisible(name string, of gpu.Divisible) {
 		Value: *quantity(of.Total),
 		RequestPolicy: &resourceapi.CapacityRequestPolicy{
 			Default:    quantity(of.Default),
-			ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: quantity(of.Step), Max: quantity(of.Total), Step: quantity(of.Step)},
+			ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: quantity(of.Min), Max: quantity(of.Total), Step: quantity(of.Step)},
 		},
 	}
 }

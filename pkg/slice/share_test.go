@@ -43,6 +43,37 @@ func TestPublishedSharesOfReadyMadeMachines(t *testing.T) {
 	}
 }
 
+// What claims of NVIDIA's driver with consumable shares name and count (applyConsumableShares in its
+// cmd/gpu-kubelet-plugin/consumable_shares.go).
+func TestPublishedConsumableShares(t *testing.T) {
+	for name, shares := range map[string]gpu.ConsumableShares{"unlimited": byNothing, "memory": byMemory, "4": fourShares} {
+		t.Run(name, func(t *testing.T) {
+			published := poolUnder(gpu.Policy{Whole: true, Consumable: &shares}, fixture.Node(t, "g6.xlarge"))
+			checkPool(t, published)
+			fixture.Golden(t, "g6.xlarge-consumable-"+name+".yaml", render(t, published))
+		})
+	}
+	for _, bytes := range []uint64{0, 1 << 20, 2<<20 - 1, 2 << 20} {
+		for _, shares := range []gpu.ConsumableShares{byNothing, byMemory, fourShares} {
+			shape := gpu.Consumable{Whole: gpu.Whole{GPU: gpu.GPU{UUID: "GPU", MemoryBytes: bytes}}, Shares: shares}
+			checkDevice(t, device(common(gpu.Node{}, gpu.GPU{}), shape))
+		}
+	}
+}
+
+var (
+	byNothing  = gpu.ConsumableShares{By: gpu.ByNothing}
+	byMemory   = gpu.ConsumableShares{By: gpu.ByMemory}
+	fourShares = gpu.ConsumableShares{By: gpu.ByCount, Count: 4}
+)
+
+// consumed offers every shape, the whole GPU to several claims.
+func consumed(shares gpu.ConsumableShares) gpu.Policy {
+	policy := allShapes()
+	policy.Consumable = &shares
+	return policy
+}
+
 // Under every policy, what is published of every machine is valid, and no two
 // devices have the same name.
 func TestPublishedSharesAreValid(t *testing.T) {
@@ -76,6 +107,9 @@ func randomPolicy(random *rand.Rand, node gpu.Node) gpu.Policy {
 		return gpu.MPS{Clients: gpu.MinShares + random.IntN(gpu.MaxClients-gpu.MinShares+1)}
 	}
 	policy := gpu.Policy{Whole: random.IntN(2) == 0, MIG: random.IntN(2) == 0, SharedProfiles: map[string]gpu.Sharing{}}
+	if all := []gpu.ConsumableShares{byNothing, byMemory, fourShares}; random.IntN(2) == 0 {
+		policy.Consumable = &all[random.IntN(len(all))]
+	}
 	if random.IntN(2) == 0 {
 		policy.TimeSlicing = ptr.To(slicing())
 	}
@@ -205,6 +239,25 @@ func TestSchedulerSharesDevices(t *testing.T) {
 		}},
 		"more shares for one claim": {"g6.xlarge", allShapes(), []claim{
 			{class: timesliceClass, requests: amount("shares", "3"), want: "gpu-0-timeslice"}, {class: timesliceClass, requests: amount("shares", "2")}, slice("gpu-0-timeslice"), slice(""),
+		}},
+		"any number of claims of a GPU, and nothing beside it": {"g6.xlarge", consumed(byNothing), slices.Concat(
+			slices.Repeat([]claim{{class: fixture.Driver, want: "gpu-0"}}, 10),
+			[]claim{{class: fixture.Driver, requests: amount("memory", "20Gi"), want: "gpu-0"}, {class: fixture.Driver, requests: amount("memory", "20Gi")}, slice(""), {class: mpsClass}},
+		)},
+		"the memory of a GPU": {"g6.xlarge", consumed(byMemory), []claim{
+			{class: fixture.Driver, requests: amount("memory", "20Gi"), want: "gpu-0"}, {class: fixture.Driver, requests: amount("memory", "3Gi")},
+			{class: fixture.Driver}, {class: fixture.Driver, requests: amount("memory", "2Gi"), want: "gpu-0"},
+		}},
+		"all memory of a GPU": {"g5.12xlarge", consumed(byMemory), []claim{
+			{class: fixture.Driver, want: "gpu-0"}, {class: fixture.Driver, requests: amount("memory", "1"), want: "gpu-1"}, {class: fixture.Driver, want: "gpu-2"},
+		}},
+		"shares of a GPU by its own name": {"g6.xlarge", consumed(fourShares), []claim{
+			{class: fixture.Driver, want: "gpu-0"}, {class: fixture.Driver, requests: amount("shares", "2"), want: "gpu-0"},
+			{class: fixture.Driver, requests: amount("shares", "2")}, {class: fixture.Driver, requests: amount("memory", "20Gi"), want: "gpu-0"}, {class: fixture.Driver},
+		}},
+		"no GPU for several claims beside its partitions or shares": {"p5.48xlarge", consumed(fourShares), []claim{
+			{class: migClass, want: "gpu-0-mig-1g10gb-19-6"}, slice("gpu-1-timeslice"), {class: fixture.Driver, want: "gpu-2"}, {class: fixture.Driver, want: "gpu-2"},
+			{class: migClass, want: "gpu-0-mig-1g10gb-19-5"}, {class: fixture.Driver, count: 5, want: "gpu-2 gpu-3 gpu-4 gpu-5 gpu-6"},
 		}},
 		"more shares than there are": {"p5.48xlarge", allShapes(), []claim{{class: timesliceClass, requests: amount("shares", "5")}}},
 		"memory that is left":        {"g6.xlarge", allShapes(), []claim{{class: timesliceClass, requests: amount("memory", "20Gi"), want: "gpu-0-timeslice"}, slice("")}},

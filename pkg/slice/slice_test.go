@@ -219,7 +219,7 @@ func checkRequestPolicy(t *testing.T, what string, capacity resourceapi.DeviceCa
 	value, byDefault := capacity.Value.Value(), policy.Default.Value()
 	least, most, step := policy.ValidRange.Min.Value(), policy.ValidRange.Max.Value(), policy.ValidRange.Step.Value()
 	switch {
-	case least < 1 || step < 1 || least+step > value || most != value:
+	case least < 0 || step < 1 || least+step > value || most != value:
 		t.Errorf("%s of %d: %d to %d in steps of %d", what, value, least, most, step)
 	case byDefault < least || byDefault > most:
 		t.Errorf("%s: the default %d is not within %d to %d", what, byDefault, least, most)

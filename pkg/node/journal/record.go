@@ -48,7 +48,8 @@ type Device struct {
 	// before it is made, and for one that is gone. It is no identity: the driver derives it
 	// from the place, so another partition there has the same one.
 	PartUUID string `json:"partUUID,omitempty"`
-	// Part is the claim's part of the device's time, 0 to 1.
+	// Part is the claim's part of the device's time, 0 to 1. It is 0 if the number of claims that share
+	// the device is not limited: then they have equal parts.
 	Part float64 `json:"part,omitempty"`
 	// Steps are what the preparation does, in this order, and what has to be undone.
 	// A device with admin access has none.

@@ -166,7 +166,7 @@ func (h holding) overlaps(other holding) bool {
 
 func holdingOf(device journal.Device) holding {
 	held := holding{gpu: device.UUID, Placement: device.Form.Placement}
-	if device.Form.Shares > 0 {
+	if device.Form.Shared() {
 		held.sharedAs = device.Device
 	}
 	return held
@@ -228,7 +228,7 @@ func (n neighbours) some(match func(journal.Device) bool) ([]journal.Device, err
 // claim first.
 func siblingsOf(record *journal.Record, i int, others neighbours) ([]journal.Device, error) {
 	device := record.Devices[i]
-	if device.AdminAccess || device.Form.Shares == 0 {
+	if device.AdminAccess || !device.Form.Shared() {
 		return nil, nil
 	}
 	var siblings []journal.Device

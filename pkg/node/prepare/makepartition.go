@@ -170,7 +170,7 @@ func (s *makePartition) undo(_ context.Context, tools Tools) error {
 
 // needed reports whether another claim has a share of the same instance.
 func (s *makePartition) needed(instance gpu.Instance) (bool, error) {
-	if s.device.Form.Shares == 0 {
+	if !s.device.Form.Shared() {
 		return false, nil
 	}
 	sharing, err := s.others.some(func(d journal.Device) bool { return Made(d, s.device.UUID, instance) })

@@ -184,7 +184,7 @@ const (
 
 // daemon is the desired daemon. The limits of shares are each client's own.
 func (s serveDevices) daemon() mps.Daemon {
-	shares := s.devices[0].Form.Shares > 0
+	shares := s.devices[0].Form.Shared()
 	daemon := mps.Daemon{ID: s.Daemon, MultiUser: s.MultiUser}
 	for _, device := range s.devices {
 		if slices.Contains(daemon.Devices, device.DeviceUUID()) {
@@ -208,7 +208,7 @@ func clientEdits(device journal.Device, daemons Daemons) (cdispec.ContainerEdits
 		return cdispec.ContainerEdits{}, errNoSupervisor
 	}
 	own, limits := dataOf[client](device, runDaemon), mps.Limits{}
-	if device.Form.Shares > 0 {
+	if device.Form.Shared() {
 		limits = mps.Limits{MemoryBytes: own.MemoryBytes, Cores: own.Cores}
 	}
 	return daemons.Edits(own.Daemon, limits), nil

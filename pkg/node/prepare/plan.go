@@ -124,6 +124,9 @@ func assignmentOf(result resourceapi.DeviceRequestAllocationResult, pool Pool) (
 	if !offered {
 		return Assignment{}, fmt.Errorf("device %s is not on this node, which offers %s: if its GPU was lost, repair it; else delete the pod so that it is scheduled again", result.Device, pool.deviceNames())
 	}
+	if several, ok := shape.(gpu.Consumable); ok && result.ShareID == nil {
+		shape = several.Whole // it was allocated when the GPU was for one claim
+	}
 	assignment := Assignment{
 		Request: result.Request,
 		Shape:   shape,
@@ -139,14 +142,14 @@ func assignmentOf(result resourceapi.DeviceRequestAllocationResult, pool Pool) (
 // scheduler has given to the claim.
 func (a *Assignment) takeShare(result resourceapi.DeviceRequestAllocationResult, driver string) {
 	form := a.Shape.Form()
-	if a.Admin || form.Shares == 0 {
+	if a.Admin || !form.Shared() {
 		return
 	}
 	if form.Entire() && form.Interval != gpu.DefaultInterval {
 		a.Interval = form.Interval
 	}
 	if !form.Served() {
-		a.Part = float64(max(1, consumed(result, driver, gpu.CapacityShares))) / float64(form.Shares)
+		a.Part = partOf(a.Shape, result, driver)
 		return
 	}
 	a.Client = client{
@@ -160,6 +163,19 @@ func (a *Assignment) takeShare(result resourceapi.DeviceRequestAllocationResult,
 	}
 }
 
+// partOf is the part of a device whose claims take turns: its shares, or else its memory. It is 0 if
+// the number of claims is not limited.
+func partOf(shape gpu.Shape, result resourceapi.DeviceRequestAllocationResult, driver string) float64 {
+	form := shape.Form()
+	switch memory := consumed(result, driver, gpu.CapacityMemory); {
+	case form.Shares > 0:
+		return float64(max(1, consumed(result, driver, gpu.CapacityShares))) * form.DefaultPart()
+	case form.Sharing == gpu.ByMemory && memory > 0:
+		return min(1, float64(memory)/float64(shape.MemoryBytes()))
+	}
+	return form.DefaultPart()
+}
+
 // consumed returns how much of a capacity a result consumes, 0 if it does not say. The
 // scheduler copies the slice's name, which may be qualified by the driver's.
 func consumed(result resourceapi.DeviceRequestAllocationResult, driver, capacity string) int64 {
@@ -171,7 +187,7 @@ func consumed(result resourceapi.DeviceRequestAllocationResult, driver, capacity
 func (a Assignment) served() bool { return a.Client.Daemon != "" }
 
 // shared reports whether other claims may have shares of the device.
-func (a Assignment) shared() bool { return a.Shape.Form().Shares > 0 }
+func (a Assignment) shared() bool { return a.Shape.Form().Shared() }
 
 // isOf reports whether a configuration's request reference means this assignment: the
 // request, or one of its alternatives.

@@ -85,6 +85,8 @@ func TestACrashAtEachEffectOfAShare(t *testing.T) {
 		{devices: []string{servedBig}, effects: slices.Concat(partition, daemon)},
 		{devices: []string{slicedSmall, servedBig}, effects: slices.Concat(partition, daemon)},
 		{devices: []string{servedBig, servedBig}, effects: slices.Concat(partition, daemon)},
+		{devices: []string{several0}, config: short, effects: []string{"Set Short", "Set Default"}},
+		{devices: []string{several0}, further: true},
 		{devices: []string{slicedGPU}, further: true},
 		{devices: []string{servedGPU}, further: true, effects: []string{"Start"}},
 		{devices: []string{slicedSmall}, further: true},

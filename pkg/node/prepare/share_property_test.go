@@ -52,7 +52,7 @@ type historyClaim struct {
 
 // placed are the devices that claims of a history get.
 var placed = []string{
-	whole0, slicedGPU, slicedGPU, servedGPU, servedGPU, small0, small1, big0,
+	whole0, several0, several0, slicedGPU, slicedGPU, servedGPU, servedGPU, small0, small1, big0,
 	slicedSmall, slicedSmall, servedBig, servedBig, small1 + "-timeslice", "gpu-0-mig-3g40gb-9-0-mps",
 }
 

@@ -29,6 +29,9 @@ const (
 	servedGPU   = "gpu-0-mps"
 	slicedSmall = small0 + "-timeslice"
 	servedBig   = big0 + "-mps"
+	// several0 is GPU 0 as a device for several claims, which has the name of the whole GPU.
+	several0 = whole0 + several
+	several  = " for several"
 )
 
 // shareRig is a node with a machine whose GPUs are offered in every shape.
@@ -56,7 +59,7 @@ func newShareRigWith(t testing.TB, interval gpu.Interval) *shareRig {
 	r := &shareRig{migRig: newMIGRigOf(t, 2), intervals: &intervals{}}
 	r.daemons = &daemons{modes: r.library, exists: r.migDeviceExists}
 	r.policy = gpu.Policy{
-		Whole: true, MIG: true,
+		Whole: true, MIG: true, Consumable: &gpu.ConsumableShares{By: gpu.ByCount, Count: 4},
 		TimeSlicing: &gpu.TimeSlicing{Replicas: 4, Interval: interval},
 		MPS:         &gpu.MPS{Clients: 4},
 		SharedProfiles: map[string]gpu.Sharing{
@@ -93,8 +96,9 @@ func (r *shareRig) migDeviceExists(uuid string) bool {
 func (r *shareRig) sharing(name string, devices ...string) *resourceapi.ResourceClaim {
 	var results []resourceapi.DeviceRequestAllocationResult
 	for i, device := range devices {
-		result := fixture.Result(fmt.Sprint("r", i), device)
-		if strings.HasSuffix(device, "-timeslice") || strings.HasSuffix(device, "-mps") {
+		published, shared := strings.CutSuffix(device, several)
+		result := fixture.Result(fmt.Sprint("r", i), published)
+		if shared || strings.HasSuffix(device, "-timeslice") || strings.HasSuffix(device, "-mps") {
 			id := types.UID(fmt.Sprintf("share-%s-%d", name, i))
 			result.ShareID = &id
 			result.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{

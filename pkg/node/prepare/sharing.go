@@ -40,12 +40,17 @@ func newSharing(strategy v1beta1.SharingStrategy, slicing *v1beta1.TimeSlicingCo
 	return nil, fmt.Errorf("sharing.strategy is %q: choose %s or %s", strategy, v1beta1.TimeSlicingStrategy, v1beta1.MPSStrategy)
 }
 
-// arrange sets up the sharing of the setting. It refuses shares, which the policy sets up.
+// arrange sets up the sharing of the setting. It refuses shares, which the policy sets up. Claims of a
+// consumable GPU may set its interval, as with NVIDIA's driver.
 func (s setting) arrange(claim types.UID, devices []*Assignment) error {
 	if s.sharing == nil {
 		return nil
 	}
 	for _, device := range devices {
+		_, consumable := device.Shape.(gpu.Consumable)
+		if _, turns := s.sharing.(slicing); consumable && turns {
+			continue
+		}
 		if device.shared() {
 			return fmt.Errorf("sharing is set, but request %q was given a share, %s of type %s: the node's policy says how it is shared, and the claim's capacity requests how much of it there is; remove sharing, or name the requests that it is for",
 				device.Request, device.Shape.Name(), device.Shape.Type())

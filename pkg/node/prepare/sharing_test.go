@@ -10,6 +10,8 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
 	"github.com/mica-gpu/mica/pkg/node/mps"
@@ -301,4 +303,64 @@ func TestAnIntervalOfAClaim(t *testing.T) {
 	}
 	unprepare(t, p, claim)
 	r.expectShares(t, p)
+}
+
+// Claims of one GPU may choose its interval, if all that choose one agree. They cannot choose MPS, as with
+// NVIDIA's driver.
+func TestSharingOfAGPUForSeveralClaims(t *testing.T) {
+	r, p := runShares(t)
+	with := func(name string, config resourceapi.DeviceAllocationConfiguration) *resourceapi.ResourceClaim {
+		claim := r.sharing(name, several0)
+		claim.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{config}
+		r.api.put(claim)
+		return claim
+	}
+	short, same, neutral := with("short", configured(slicingObject("Short"))), with("same", configured(slicingObject("Short"))), r.sharing("neutral", several0)
+	for _, claim := range []*resourceapi.ResourceClaim{neutral, short, same} {
+		prepare(t, p, claim)
+	}
+	refused(t, p, with("long", configured(slicingObject("Long"))),
+		`request "r0": sharing.timeSlicingConfig.interval is Long, but another claim of gpu-0 has set Short: use the same interval`)
+	refused(t, p, with("mps", configured(mpsObject(""))), `request "r0" was given a share, gpu-0 of type gpu`, "remove sharing")
+	r.expectShares(t, p, neutral, short, same)
+	unprepare(t, p, short)
+	r.expectShares(t, p, neutral, same)
+	unprepare(t, p, same)
+	r.expectShares(t, p, neutral)
+}
+
+// The part of the GPU's time that is charged to a claim.
+func TestThePartOfAGPUForSeveralClaims(t *testing.T) {
+	type amounts = map[resourceapi.QualifiedName]resource.Quantity
+	for _, tc := range []struct {
+		shares   gpu.ConsumableShares
+		consumed amounts
+		want     float64
+	}{
+		{gpu.ConsumableShares{By: gpu.ByCount, Count: 8}, amounts{"memory": resource.MustParse("4Gi"), "shares": resource.MustParse("2")}, 0.25},
+		{gpu.ConsumableShares{By: gpu.ByCount, Count: 8}, nil, 0.125},
+		{gpu.ConsumableShares{By: gpu.ByMemory}, amounts{"gpu.nvidia.com/memory": resource.MustParse("20Gi")}, 0.25},
+		{gpu.ConsumableShares{By: gpu.ByMemory}, nil, 1},
+		{gpu.ConsumableShares{By: gpu.ByNothing}, amounts{"memory": resource.MustParse("20Gi")}, 0},
+	} {
+		whole := gpu.Whole{GPU: gpu.GPU{UUID: uuid(0), MemoryBytes: 80 << 30}}
+		claim := requesting("gpu-0")
+		result := &claim.Status.Allocation.Devices.Results[0]
+		result.ShareID, result.ConsumedCapacity = ptr.To(types.UID("share")), tc.consumed
+		plan, err := assign(claim, NewPool(fixture.Driver, fixture.NodeName, []gpu.Shape{gpu.Consumable{Whole: whole, Shares: tc.shares}}))
+		must(t, err)
+		if plan[0].Part != tc.want {
+			t.Errorf("%+v of %v: got the part %v, want %v", tc.consumed, tc.shares, plan[0].Part, tc.want)
+		}
+	}
+}
+
+// A claim that was allocated before the GPU was for several claims has it to itself.
+func TestAClaimThatWasAllocatedAloneStaysAlone(t *testing.T) {
+	r, p := runShares(t)
+	alone := r.sharing("alone", whole0)
+	if device := prepare(t, p, alone)[0]; device.Form.Shared() || device.Part != 1 {
+		t.Errorf("got %+v", device)
+	}
+	refused(t, p, r.sharing("next", several0), "claim default/alone (UID uid-alone) still holds on this node")
 }

@@ -29,9 +29,15 @@ func addTimeSlice(w *work, at spot) {
 	at.addTo(w, setInterval{dataOf[timeSlice](*at.device(), setTimeSlice), at.device(), at.others})
 }
 
-// inspectTimeSlice reports whether no other share has set the same interval.
+// inspectTimeSlice reports whether no other share has set the same interval. It refuses an interval
+// that a claim chooses against another one.
 func inspectTimeSlice(device *journal.Device, siblings []journal.Device, _ Tools) (change bool, err error) {
 	desired := dataOf[timeSlice](*device, setTimeSlice)
+	for _, sibling := range siblings {
+		if set := dataOf[timeSlice](sibling, setTimeSlice).Interval; device.Form.Interval == "" && set != "" && set != desired.Interval {
+			return false, fmt.Errorf("sharing.timeSlicingConfig.interval is %s, but another claim of %s has set %s: use the same interval, or delete that claim's pods", desired.Interval, device.Device, set)
+		}
+	}
 	return !slices.ContainsFunc(siblings, func(d journal.Device) bool { return dataOf[timeSlice](d, setTimeSlice) == desired }), nil
 }
 

@@ -23,7 +23,7 @@ func (wholeGPU) inspect(device *journal.Device, g gpu.GPU, siblings []journal.De
 	if device.AdminAccess || len(siblings) > 0 {
 		return false, nil
 	}
-	if device.Form.Shares > 0 && !device.Form.Served() {
+	if device.Form.Shared() && !device.Form.Served() {
 		if err := admitsProcesses(device, tools.Modes); err != nil {
 			return false, err
 		}
