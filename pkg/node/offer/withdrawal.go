@@ -23,6 +23,14 @@ const withdrawalTime = time.Minute
 type history struct {
 	current map[string]gpu.Policy
 	past    map[string][]replaced // oldest first
+	// offered are the forms of the last offer, by device.
+	offered map[string]formOf
+}
+
+// formOf is the form of a device on the GPU with this UUID.
+type formOf struct {
+	gpu  string
+	form gpu.Form
 }
 
 // replaced is a former policy; claims for its shapes may still arrive.
@@ -69,6 +77,7 @@ func (h history) next(gpus []gpu.GPU, policies map[string]gpu.Policy, held []jou
 		shapes: gpu.Shapes(gpus, func(g gpu.GPU) gpu.Policy { return policies[g.UUID] }),
 		taints: slice.Taints{},
 	}
+	next.passing = h.keepSharing(&next, held)
 	known := map[string]bool{}
 	for _, shape := range next.shapes {
 		known[shape.Name()] = true
@@ -87,8 +96,8 @@ func (h history) next(gpus []gpu.GPU, policies map[string]gpu.Policy, held []jou
 	}
 	for _, g := range gpus {
 		for _, past := range slices.Backward(h.past[g.UUID]) {
-			if withdraw(shapesOf(g, past.policy), func(string) bool { return true }) && (next.until.IsZero() || past.until.Before(next.until)) {
-				next.until = past.until
+			if withdraw(shapesOf(g, past.policy), func(string) bool { return true }) {
+				next.changesAt(past.until)
 			}
 		}
 		for _, device := range held {
@@ -113,14 +122,24 @@ func (h history) next(gpus []gpu.GPU, policies map[string]gpu.Policy, held []jou
 			next.taints.AddGPU(g.UUID, next.shapes, slice.FabricPending(g.Fabric))
 		}
 	}
-	kept := keepIntervals(next.shapes, held)
-	next.passing = kept || len(leaving) > 0
+	next.passing = keepIntervals(next.shapes, held) || next.passing || len(leaving) > 0
+	h.offered = make(map[string]formOf, len(next.shapes))
+	for _, shape := range next.shapes {
+		h.offered[shape.Name()] = formOf{shape.Physical().UUID, shape.Form()}
+	}
 	return h, next
+}
+
+// changesAt notes a time at which the offer changes by itself, unless it is zero.
+func (d *desired) changesAt(at time.Time) {
+	if d.until.IsZero() || !at.IsZero() && at.Before(d.until) {
+		d.until = at
+	}
 }
 
 // replace notes former policies. A GPU that is absent for now keeps its history.
 func (h history) replace(gpus []gpu.GPU, policies map[string]gpu.Policy, now time.Time) history {
-	updated := history{current: maps.Clone(h.current), past: map[string][]replaced{}}
+	updated := history{current: maps.Clone(h.current), past: map[string][]replaced{}, offered: h.offered}
 	if updated.current == nil {
 		updated.current = map[string]gpu.Policy{}
 	}
@@ -142,6 +161,47 @@ func (h history) replace(gpus []gpu.GPU, policies map[string]gpu.Policy, now tim
 
 func shapesOf(g gpu.GPU, policy gpu.Policy) []gpu.Shape {
 	return gpu.Shapes([]gpu.GPU{g}, func(gpu.GPU) gpu.Policy { return policy })
+}
+
+// keepSharing withdraws devices that change between one claim and several, as they are, while a claim has
+// them or may still get them, and reports whether there are any. The scheduler counts the claims of a
+// device by what its slice says now: it would not see the others, and give the device away again
+// (kubernetes/kubernetes#140798).
+func (h history) keepSharing(next *desired, held []journal.Device) (kept bool) {
+	inUse := map[string]formOf{}
+	for _, device := range held {
+		if !device.Newer {
+			inUse[device.Device] = formOf{device.UUID, device.Form}
+		}
+	}
+	for i, shape := range next.shapes {
+		before, until := h.before(shape, inUse[shape.Name()])
+		if before.Base == "" || before.Shared() == shape.Form().Shared() {
+			continue
+		}
+		if as, err := gpu.Restore(shape.Physical(), before); err == nil {
+			next.shapes[i], kept = as, true
+			next.taints.Add(shape.Name(), slice.Withdrawn())
+			next.changesAt(until)
+		}
+	}
+	return kept
+}
+
+// before is the form of a device that a claim has, or may still get until the given time; zero if there is
+// no such form.
+func (h history) before(shape gpu.Shape, inUse formOf) (form gpu.Form, until time.Time) {
+	uuid, offered := shape.Physical().UUID, h.offered[shape.Name()]
+	taken, known := inUse.gpu == uuid, offered.gpu == uuid
+	switch past := h.past[uuid]; {
+	case taken && known && offered.form.Shared() == inUse.form.Shared():
+		return offered.form, time.Time{}
+	case taken: // after a restart, or allocated before the last change
+		return inUse.form, time.Time{}
+	case known && len(past) > 0:
+		return offered.form, past[len(past)-1].until
+	}
+	return gpu.Form{}, time.Time{}
 }
 
 // keepIntervals gives held shares the GPU's present time-slice interval, which changes with the next

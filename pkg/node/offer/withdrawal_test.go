@@ -188,6 +188,113 @@ func TestReplicasChangeAtOnceAndTheIntervalWithTheLastShare(t *testing.T) {
 	}
 }
 
+var (
+	several    = gpu.Policy{Whole: true, Consumable: &gpu.ConsumableShares{By: gpu.ByCount, Count: 4}}
+	anyNumber  = gpu.Policy{Whole: true, Consumable: &gpu.ConsumableShares{By: gpu.ByNothing}}
+	heldAlone  = journal.Device{Device: "gpu-0", Form: gpu.Form{Base: "whole"}}
+	heldShared = journal.Device{Device: "gpu-0", Form: gpu.Form{Base: "whole", Sharing: "shares", Shares: 4}}
+)
+
+// expectShared also says whether several claims may have the GPU.
+func (o *ofOne) expectShared(t *testing.T, want bool, names ...string) {
+	t.Helper()
+	o.expect(t, names...)
+	if got := o.offer.shapes[0].Form().Shared(); got != want {
+		t.Errorf("several claims may have it: %t, want %t", got, want)
+	}
+}
+
+// The scheduler gives away anew what changes between one claim and several (kubernetes/kubernetes#140798).
+func TestAGPUChangesBetweenOneClaimAndSeveralWhenItIsFree(t *testing.T) {
+	for _, tc := range []struct {
+		before, after gpu.Policy
+		held          journal.Device
+		shared        bool // before
+	}{{wholeOnly, several, heldAlone, false}, {several, wholeOnly, heldShared, true}} {
+		o := newOfOne(t)
+		o.apply(0, tc.before)
+		o.expectShared(t, tc.shared, "0")
+		o.apply(time.Hour, tc.after)
+		o.expectShared(t, tc.shared, "-0")
+		if !o.offer.until.Equal(o.now.Add(withdrawalTime)) || !o.offer.passing {
+			t.Errorf("it changes by itself at %s", o.offer.until)
+		}
+		o.apply(withdrawalTime-1, tc.after, tc.held)
+		o.expectShared(t, tc.shared, "-0")
+		o.apply(time.Hour, tc.after, tc.held)
+		o.expectShared(t, tc.shared, "-0")
+		if !o.offer.until.IsZero() || !o.offer.passing {
+			t.Errorf("got %+v", o.offer)
+		}
+		o.apply(1, tc.after)
+		o.expectShared(t, !tc.shared, "0")
+		if o.offer.passing || !o.offer.until.IsZero() {
+			t.Errorf("got %+v", o.offer)
+		}
+	}
+}
+
+func TestAGPUWhosePolicyComesBackIsNotWithdrawn(t *testing.T) {
+	o := newOfOne(t)
+	o.apply(0, wholeOnly)
+	o.apply(time.Second, several)
+	o.apply(time.Second, wholeOnly)
+	o.expectShared(t, false, "0")
+	o.apply(time.Second, several)
+	o.apply(withdrawalTime-1, several)
+	o.expectShared(t, false, "-0")
+	o.apply(1, several)
+	o.expectShared(t, true, "0")
+}
+
+func TestAGPUThatWasWithdrawnReturnsAsItWas(t *testing.T) {
+	o := newOfOne(t)
+	o.apply(0, wholeOnly)
+	o.apply(time.Second, sliced(2, gpu.DefaultInterval))
+	o.expect(t, "0-timeslice", "-0")
+	o.apply(time.Second, several)
+	o.expectShared(t, false, "-0", "-0-timeslice")
+	o.apply(withdrawalTime, several)
+	o.expectShared(t, true, "0")
+}
+
+// After a restart only records say how claims hold it, and so they do of a claim that was allocated before
+// the last change.
+func TestAGPUIsPublishedAsItIsHeld(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		for _, tc := range []struct {
+			policy gpu.Policy
+			held   journal.Device
+		}{{several, heldAlone}, {wholeOnly, heldShared}} {
+			o := newOfOne(t)
+			if known {
+				o.apply(0, tc.policy)
+			}
+			o.apply(time.Hour, tc.policy, tc.held)
+			o.expectShared(t, tc.held.Form.Shared(), "-0")
+			o.apply(1, tc.policy)
+			o.expectShared(t, tc.policy.Consumable != nil, "0")
+		}
+	}
+}
+
+// What claims may have of it changes at once, as with replicas.
+func TestTheLimitOfAGPUForSeveralClaimsChangesAtOnce(t *testing.T) {
+	o := newOfOne(t)
+	o.apply(0, several)
+	o.apply(time.Second, anyNumber, heldShared)
+	o.expectShared(t, true, "0")
+	if o.offer.shapes[0].Form().Sharing != gpu.ByNothing || o.offer.passing {
+		t.Errorf("got %+v", o.offer)
+	}
+	// It stays as it was last published.
+	o.apply(time.Second, wholeOnly, heldShared)
+	o.expectShared(t, true, "-0")
+	if o.offer.shapes[0].Form().Sharing != gpu.ByNothing {
+		t.Errorf("got %+v", o.offer.shapes[0].Form())
+	}
+}
+
 func TestAGPUThatIsAwayKeepsItsHistory(t *testing.T) {
 	o := newOfOne(t)
 	all := o.gpus
