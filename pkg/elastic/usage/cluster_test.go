@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/mica-gpu/mica/test/fixture"
 )
@@ -124,5 +125,33 @@ func TestASharesPartHasToBeKnown(t *testing.T) {
 	got, together, err := newIndexed(t, slice).options().cluster().divide(t.Context(), h)
 	if err != nil || got != (fraction{0.25, 0.25}) || together != 0.25 {
 		t.Errorf("got %v of %v, %v", got, together, err)
+	}
+}
+
+// Where the number of claims is not limited, their parts are equal, whatever memory some request.
+func TestUnlimitedSharesAreEqual(t *testing.T) {
+	type devices = map[string]map[resourceapi.QualifiedName]resource.Quantity
+	slice := poolSlice("s", 1, devices{"gpu-0": amounts("memory=80Gi"), "gpu-1": nil, "gpu-2": amounts("memory=80Gi", "shares=4")})
+	for _, tc := range []struct {
+		device      string
+		own, others string
+		want        fraction
+		together    float64
+	}{
+		{"gpu-0", "memory=0", "memory=20Gi", fraction{0.25, 0.25}, 1},
+		{"gpu-0", "memory=20Gi", "memory=0", fraction{0.25, 0.25}, 1},
+		{"gpu-0", "memory=20Gi", "memory=10Gi", fraction{0.25, 0.25}, 0.625},
+		{"gpu-1", "memory=0", "memory=0", fraction{0.25, 0.25}, 1},
+		{"gpu-2", "shares=1", "shares=1", fraction{0.25, 0.25}, 1},
+	} {
+		own := holder("own", devices{tc.device + "/0": amounts(tc.own)})
+		objects := []client.Object{slice, own}
+		for _, name := range []string{"a", "b", "c"} {
+			objects = append(objects, holder(name, devices{tc.device + "/" + name: amounts(tc.others)}))
+		}
+		got, together, err := newIndexed(t, objects...).options().cluster().divide(t.Context(), held(ofClaims(own))[0])
+		if err != nil || got != tc.want || together != tc.together {
+			t.Errorf("%+v: got %v of %v, %v", tc, got, together, err)
+		}
 	}
 }

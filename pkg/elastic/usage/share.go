@@ -48,15 +48,21 @@ func (c cluster) divide(ctx context.Context, h hold) (own fraction, together flo
 	}
 	// The cache may have the workload's pods before, or after, these claims.
 	all[keyOf(d.Claim, d.ShareID)] = d.ConsumedCapacity
+	unlimited := false
 	for key, consumed := range all {
 		p, err := c.fractionOf(consumed, whole)
 		if err != nil {
 			return fraction{}, 0, fmt.Errorf("compute the share of %s that the claim of UID %s holds: %w", h, key.claim, err)
 		}
 		together += p.memory
+		unlimited = unlimited || p == fraction{}
 		if key == keyOf(d.Claim, d.ShareID) {
 			own = p
 		}
+	}
+	if unlimited {
+		equal := 1 / float64(len(all))
+		return fraction{time: equal, memory: equal}, 1, nil
 	}
 	return own, together, nil
 }
@@ -64,12 +70,14 @@ func (c cluster) divide(ctx context.Context, h hold) (own fraction, together flo
 var errNoFraction = errors.New("its allocation has none of the shares, cores and memory that the device's slice counts: delete its pods, so that it is allocated anew")
 
 // fractionOf returns a share's fraction, by the capacities that both its allocation and the device
-// count.
+// count. It is 0 if the allocation takes nothing of them, as a claim may if their number is not limited.
 func (c cluster) fractionOf(consumed consumption, whole capacity) (fraction, error) {
+	counted := len(whole) == 0
 	first := func(names ...string) float64 {
 		for _, name := range names {
-			has, _ := devices.Lookup(consumed, c.driver, c.driver, name)
+			has, takes := devices.Lookup(consumed, c.driver, c.driver, name)
 			of, _ := devices.Lookup(whole, c.driver, c.driver, name)
+			counted = counted || takes && of.Value.Sign() > 0
 			if has.Sign() > 0 && of.Value.Sign() > 0 {
 				return has.AsApproximateFloat64() / of.Value.AsApproximateFloat64()
 			}
@@ -80,7 +88,7 @@ func (c cluster) fractionOf(consumed consumption, whole capacity) (fraction, err
 		time:   first(gpu.CapacityShares, gpu.CapacityCores, gpu.CapacityMemory),
 		memory: first(gpu.CapacityMemory, gpu.CapacityShares, gpu.CapacityCores),
 	}
-	if p.time == 0 {
+	if !counted {
 		return fraction{}, errNoFraction
 	}
 	return p, nil

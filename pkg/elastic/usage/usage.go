@@ -14,7 +14,8 @@
 //   - memory is the device's used memory, divided among all shares by their parts of its memory,
 //     and relative to the share's own memory, at most 1. Its weight is that part.
 //
-// A device that counts no memory for its shares divides memory as it does time, and vice versa.
+// A device that counts no memory for its shares divides memory as it does time, and vice versa. If one
+// of its shares takes nothing that is counted, all shares have equal parts.
 package usage
 
 import (

@@ -194,3 +194,34 @@ func TestWhatIsHeldIsChargedByItsPart(t *testing.T) {
 		})
 	}
 }
+
+// Claims without a part of their own divide what the others leave.
+func TestClaimsOfAGPUWithoutLimitHaveEqualParts(t *testing.T) {
+	device := func(part float64) journal.Device {
+		return journal.Device{Device: "gpu-0", UUID: "GPU-0", Form: gpu.Form{Base: "whole", Sharing: gpu.ByNothing}, Part: part}
+	}
+	looks := device(0)
+	looks.AdminAccess = true
+	shapes := map[string]gpu.Shape{"gpu-0": gpu.Consumable{Whole: gpu.Whole{GPU: gpu.GPU{UUID: "GPU-0"}}, Shares: gpu.ConsumableShares{By: gpu.ByNothing}}}
+	for _, tc := range []struct {
+		devices []journal.Device
+		want    []float64
+	}{
+		{[]journal.Device{device(0), looks}, []float64{1}},
+		{[]journal.Device{device(0), device(0), device(0), device(0)}, []float64{0.25, 0.25, 0.25, 0.25}},
+		{[]journal.Device{device(0.5), device(0), device(0)}, []float64{0.5, 0.25, 0.25}},
+		{[]journal.Device{device(1), device(0)}, []float64{1, 0}},
+	} {
+		var records []journal.Record
+		for _, d := range tc.devices {
+			records = append(records, journal.Record{Devices: []journal.Device{d}})
+		}
+		var got []float64
+		for _, hold := range Holds(records, nil, shapes) {
+			got = append(got, hold.GPUs)
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("got %v, want %v", got, tc.want)
+		}
+	}
+}

@@ -1,6 +1,8 @@
 package account
 
 import (
+	"cmp"
+
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/mica-gpu/mica/pkg/gpu"
@@ -17,8 +19,8 @@ type Hold struct {
 	// UUID is that of the physical GPU, Placement the partition's part of it.
 	UUID      string
 	Placement gpu.Placement
-	// Part is the claim's part of the device's time: its shares, or its cores under MPS; 1
-	// for a device that it has to itself.
+	// Part is the claim's part of the device's time: its shares, its cores under MPS, or an equal
+	// part if the number of claims is not limited; 1 for a device that it has to itself.
 	Part float64
 	// GPUs is the part of a physical GPU that is charged: Part of the device's part of the
 	// GPU's memory slices. It is 0 for a device that is no longer offered, whose GPU is
@@ -46,6 +48,7 @@ func ClaimOf(claim *resourceapi.ResourceClaim) Claim {
 // shapes that are not known yet are missing.
 func Holds(prepared []journal.Record, claims map[string]Claim, shapes map[string]gpu.Shape) []Hold {
 	var holds []Hold
+	equal := equalParts(prepared)
 	for _, record := range prepared {
 		for _, device := range record.Devices {
 			if device.AdminAccess {
@@ -54,7 +57,7 @@ func Holds(prepared []journal.Record, claims map[string]Claim, shapes map[string
 			hold := Hold{
 				Namespace: record.Namespace, Claim: record.Name, Pods: claims[record.ClaimUID].Pods,
 				Device: device.Device, Type: device.Type, UUID: device.UUID, Placement: device.Form.Placement,
-				Part: device.Part,
+				Part: cmp.Or(device.Part, equal[device.Device]),
 			}
 			if shape, offered := shapes[device.Device]; offered && shape.Physical().UUID == device.UUID {
 				hold.Profile = shape.Form().Profile
@@ -64,4 +67,26 @@ func Holds(prepared []journal.Record, claims map[string]Claim, shapes map[string
 		}
 	}
 	return holds
+}
+
+// equalParts are the parts of claims without a part of their own, by device: they divide what the
+// other claims of the device leave.
+func equalParts(prepared []journal.Record) map[string]float64 {
+	left, number := map[string]float64{}, map[string]float64{}
+	for _, record := range prepared {
+		for _, device := range record.Devices {
+			switch {
+			case device.AdminAccess:
+			case device.Part == 0:
+				number[device.Device]++
+			default:
+				left[device.Device] -= device.Part
+			}
+		}
+	}
+	parts := make(map[string]float64, len(number))
+	for name, n := range number {
+		parts[name] = max(0, 1+left[name]) / n
+	}
+	return parts
 }

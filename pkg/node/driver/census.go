@@ -138,14 +138,14 @@ func free(name string, shape gpu.Shape, taints []resourceapi.DeviceTaint, holds 
 	for _, hold := range holds {
 		switch {
 		case hold.UUID != shape.Physical().UUID || !hold.Placement.Overlaps(form.Placement):
-		case hold.Device != name || form.Shares == 0:
+		case hold.Device != name || !form.Shared():
 			return false
 		default:
 			shared += hold.Part
 		}
 	}
 	const rounding = 1e-9
-	return shared == 0 || shared+1/float64(form.Shares) <= 1+rounding
+	return shared == 0 || shared+form.DefaultPart() <= 1+rounding
 }
 
 // counts are values by metric and labels.

@@ -131,3 +131,31 @@ func infos(t *testing.T, registry metrics.KubeRegistry) []string {
 	}
 	return lines
 }
+
+// A GPU for several claims is free as long as a claim that requests no amount could get it.
+func TestFreeGPUsForSeveralClaims(t *testing.T) {
+	whole := gpu.Whole{GPU: gpu.GPU{UUID: "GPU-0"}}
+	for _, tc := range []struct {
+		shares gpu.ConsumableShares
+		parts  []float64
+		want   bool
+	}{
+		{gpu.ConsumableShares{By: gpu.ByNothing}, []float64{0.5, 0.5}, true},
+		{gpu.ConsumableShares{By: gpu.ByMemory}, nil, true},
+		{gpu.ConsumableShares{By: gpu.ByMemory}, []float64{0.05}, false},
+		{gpu.ConsumableShares{By: gpu.ByCount, Count: 4}, []float64{0.5, 0.25}, true},
+		{gpu.ConsumableShares{By: gpu.ByCount, Count: 4}, []float64{0.5, 0.5}, false},
+	} {
+		var holds []account.Hold
+		for _, part := range tc.parts {
+			holds = append(holds, account.Hold{Device: "gpu-0", UUID: "GPU-0", Part: part})
+		}
+		shape := gpu.Consumable{Whole: whole, Shares: tc.shares}
+		if got := free("gpu-0", shape, nil, holds); got != tc.want {
+			t.Errorf("%+v with %v held: free is %t", tc.shares, tc.parts, got)
+		}
+		if timeSlice := (gpu.Share{Of: whole, Sharing: gpu.TimeSlicing{Replicas: 4}}); len(holds) > 0 && free("gpu-0-timeslice", timeSlice, nil, holds) {
+			t.Errorf("%+v: a share of a held GPU is free", tc.shares)
+		}
+	}
+}
