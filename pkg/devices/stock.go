@@ -101,7 +101,13 @@ func (s *Stock) Short(d *Device) *Shortage {
 	return nil
 }
 
-// Has reports whether a claim could have the device now, or a share of default size, whatever its taints.
+// Has reports whether a claim could have the device now, or its least share, whatever its taints.
 func (s *Stock) Has(d *Device) bool {
-	return !s.Taken(d) && s.Short(d) == nil && s.Crowded(d, nil) == nil
+	least := &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{}}
+	for name, capacity := range d.Capacity {
+		if policy := capacity.RequestPolicy; policy != nil && policy.ValidRange != nil && policy.ValidRange.Min != nil {
+			least.Requests[name] = *policy.ValidRange.Min
+		}
+	}
+	return !s.Taken(d) && s.Short(d) == nil && s.Crowded(d, least) == nil
 }

@@ -71,7 +71,10 @@ type Use struct {
 	// Type is the attribute of the device, such as gpu, mig, timeslice or mps.
 	Type    string `json:"type,omitempty"`
 	Profile string `json:"profile,omitempty"`
-	// Parts of OfParts are held of a shared device: of its shares, or of its cores in percent.
+	// Shared reports that several claims may hold the device.
+	Shared bool `json:"shared,omitempty"`
+	// Parts of OfParts are held of a shared device: of its shares, or of its cores in percent. Both are 0
+	// if it counts neither.
 	Parts   int64 `json:"parts,omitempty"`
 	OfParts int64 `json:"ofParts,omitempty"`
 }
@@ -80,6 +83,7 @@ type Use struct {
 type Room struct {
 	Type    string `json:"type"`
 	Profile string `json:"profile,omitempty"`
+	Shared  bool   `json:"shared,omitempty"`
 	// Parts of OfParts are free of a shared device.
 	Parts   int64 `json:"parts,omitempty"`
 	OfParts int64 `json:"ofParts,omitempty"`

@@ -24,7 +24,11 @@ func published(t *testing.T, node string, gpus int, taints slice.Taints) []*reso
 	t.Helper()
 	facts := fixture.Node(t, "p5.48xlarge")
 	policy := gpu.Policy{Whole: true, MIG: true, TimeSlicing: &gpu.TimeSlicing{Replicas: 4}, MPS: &gpu.MPS{Clients: 4}}
-	pool := slice.Pool(facts, gpu.Shapes(facts.GPUs[:gpus], func(gpu.GPU) gpu.Policy { return policy }), taints)
+	return publishedAs(facts, node, gpus, taints, func(gpu.GPU) gpu.Policy { return policy })
+}
+
+func publishedAs(facts gpu.Node, node string, gpus int, taints slice.Taints, policy func(gpu.GPU) gpu.Policy) []*resourceapi.ResourceSlice {
+	pool := slice.Pool(facts, gpu.Shapes(facts.GPUs[:gpus], policy), taints)
 	var all []*resourceapi.ResourceSlice
 	for i, s := range pool.Slices {
 		all = append(all, &resourceapi.ResourceSlice{
@@ -106,6 +110,29 @@ func everything(t *testing.T) Fleet {
 	return s
 }
 
+// consumable is a node whose whole GPUs are for several claims: two for any number of claims, two by memory, one
+// of four shares.
+func consumable(t *testing.T) Fleet {
+	f := Fleet{Slices: publishedAs(fixture.Node(t, "p5.48xlarge"), "n1", 5, nil, func(g gpu.GPU) gpu.Policy {
+		by := []string{gpu.ByNothing, gpu.ByNothing, gpu.ByMemory, gpu.ByMemory, gpu.ByCount}[g.Minor]
+		shares := gpu.ConsumableShares{By: by}
+		if by == gpu.ByCount {
+			shares.Count = 4
+		}
+		return gpu.Policy{Whole: true, Consumable: &shares, MPS: &gpu.MPS{Clients: 4}}
+	})}
+	for _, of := range [][]Holding{
+		claim("any-a", "n1", true, share("gpu-0", "1", map[resourceapi.QualifiedName]string{"memory": "0"})),
+		claim("any-b", "n1", true, share("gpu-0", "2", map[resourceapi.QualifiedName]string{"memory": "4Gi"})),
+		claim("part", "n1", true, share("gpu-2", "3", map[resourceapi.QualifiedName]string{"memory": "4Gi"})),
+		claim("all", "n1", true, share("gpu-3", "4", map[resourceapi.QualifiedName]string{"memory": "81559Mi"})),
+		claim("one", "n1", true, share("gpu-4", "5", map[resourceapi.QualifiedName]string{"shares": "1", "memory": "0"})),
+	} {
+		f.Holdings = append(f.Holdings, of...)
+	}
+	return f
+}
+
 // TestGPUs has a file per view of the cluster. pkg/kubectl/inventory prints them as tables.
 func TestGPUs(t *testing.T) {
 	ofTenant := everything(t)
@@ -113,6 +140,7 @@ func TestGPUs(t *testing.T) {
 	for name, f := range map[string]Fleet{
 		"everything":              everything(t),
 		"nvidia":                  nvidia(t),
+		"consumable":              consumable(t),
 		"claims-of-one-namespace": ofTenant,
 		"no-slices":               {SlicesHidden: true, OfNamespace: "research", Holdings: ofTenant.Holdings},
 		"no-claims":               {OfNamespace: "research", Slices: ofTenant.Slices},

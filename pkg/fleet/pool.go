@@ -170,7 +170,7 @@ func (p *pool) addHoldings(g *group, name string, d *devices.Device) {
 	use, taken := Use{Device: name}, false
 	if d != nil {
 		use.Type, use.Profile = p.text(d, gpu.AttributeType), p.text(d, gpu.AttributeProfile)
-		if d.Shared() {
+		if use.Shared = d.Shared(); use.Shared {
 			use.OfParts = p.capacity(d, p.parts(d))
 		}
 	}
@@ -213,7 +213,7 @@ func (p *pool) partsOf(h Holding, d *devices.Device) int64 {
 // addRoom keeps one entry per shape and profile. Placements of a partition overlap, so they are not counted.
 func (p *pool) addRoom(g *group, d *devices.Device) {
 	room := Room{Type: p.text(d, gpu.AttributeType), Profile: p.text(d, gpu.AttributeProfile)}
-	if d.Shared() {
+	if room.Shared = d.Shared(); room.Shared {
 		room.OfParts = p.capacity(d, p.parts(d))
 		room.Parts = room.OfParts
 		for _, h := range p.holdings[d.Name] {

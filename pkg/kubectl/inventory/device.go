@@ -15,7 +15,7 @@ func DeviceTable(held []fleet.Device) terminal.Table {
 	}}
 	for _, g := range held {
 		t.Rows = append(t.Rows, terminal.Row{
-			{Text: g.Request}, {Text: g.Pool + "/" + g.Device}, {Text: product(g.Product)}, {Text: strings.TrimSpace(shape(g.Type, g.Profile) + part(g.Holding))}, deviceHealth(g),
+			{Text: g.Request}, {Text: g.Pool + "/" + g.Device}, {Text: product(g.Product)}, {Text: strings.TrimSpace(shape(g.Type, g.Profile, g.Holding.Shared()) + part(g.Holding))}, deviceHealth(g),
 		})
 	}
 	return t

@@ -37,6 +37,7 @@ func TestTables(t *testing.T) {
 		"everything":              {[]int{0, 140, 79}, false},
 		"everything.wide":         {[]int{0, 140, 79}, true},
 		"nvidia":                  {[]int{0}, true},
+		"consumable":              {[]int{0}, true},
 		"claims-of-one-namespace": {[]int{100}, false},
 		"no-slices":               {[]int{100}, false},
 		"no-claims":               {[]int{100}, false},

@@ -62,10 +62,13 @@ var words = map[string]string{
 	"mig-timeslice": "MIG time-slice", "mig-mps": "MIG MPS",
 }
 
-func shape(kind, profile string) string {
+func shape(kind, profile string, shared bool) string {
 	word, known := words[kind]
-	if !known {
+	switch {
+	case !known:
 		word = kind
+	case shared && kind == "gpu":
+		word = "shared"
 	}
 	return strings.TrimSpace(word + " " + profile)
 }
@@ -84,7 +87,7 @@ func inUse(g fleet.GPU) string {
 	for _, u := range g.Uses {
 		text := u.Device
 		if u.Type != "" {
-			text = shape(u.Type, u.Profile) + parts(u.Parts, u.OfParts)
+			text = shape(u.Type, u.Profile, u.Shared) + parts(u.Parts, u.OfParts)
 		}
 		if count[text]++; count[text] == 1 {
 			texts = append(texts, text)
@@ -113,7 +116,7 @@ func room(of []fleet.Room) string {
 	var texts []string
 	profiles := map[string][]string{}
 	for _, r := range of {
-		kind := shape(r.Type, "")
+		kind := shape(r.Type, "", r.Shared)
 		if r.Profile != "" {
 			if profiles[kind] == nil {
 				texts = append(texts, kind)
