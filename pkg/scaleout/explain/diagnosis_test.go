@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/dynamic-resource-allocation/structured"
 
 	"github.com/mica-gpu/mica/pkg/devices"
@@ -80,6 +81,12 @@ func blockedCases() map[string]blockedCase {
 		"more partitions than fit":                         {h100s(1).partitions(4), one(claimOf("x", ofClass("mig.nvidia.com", 3))), blockerCount},
 		"share that is too large":                          {newMachine().share(), one(claimOf("x", memoryOf("timeslice.nvidia.com", "48Gi"))), blockerCapacity},
 		"share that has too much used":                     {newMachine().share().consumed("gpu-0-timeslice", "35Gi"), one(claimOf("x", memoryOf("timeslice.nvidia.com", "5500Mi"))), blockerCapacity},
+		"a share of whole GPUs": {h100s(2), one(claimOf("x", func(r *resourceapi.ExactDeviceRequest) {
+			r.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{"shares": resource.MustParse("1")}}
+		})), blockerCapacity},
+		"memory of whole GPUs that are allocated": {h100s(2).taken("gpu-0", "gpu-1"), one(claimOf("x", memoryOf("gpu.nvidia.com", "2Gi"))), blockerInUse},
+		"more memory than whole GPUs have":        {h100s(2), one(claimOf("x", memoryOf("gpu.nvidia.com", "100Gi"))), blockerCapacity},
+		"most memory of whole GPUs":               {h100s(2).taken("gpu-0", "gpu-1"), one(claimOf("x", memoryOf("gpu.nvidia.com", "41Gi"))), blockerInUse},
 		"capacity that there is not": {newMachine().share(), one(claimOf("x", func(r *resourceapi.ExactDeviceRequest) {
 			memoryOf("timeslice.nvidia.com", "1Gi")(r)
 			r.Capacity.Requests["cores"] = r.Capacity.Requests["memory"]

@@ -169,8 +169,27 @@ func (d *diagnosis) roomy(r request, from []*devices.Device) ([]*devices.Device,
 	return nil, &finding{
 		Blocker: blockerCapacity, Distance: distanceCapacity,
 		Text: fmt.Sprintf("%s wanted, and %d of %s can be large enough: %s", r.wanted(), len(kept), excerpt.Count(len(from), "matching device"), first),
-		Hint: "ask for less, or for a larger shape",
+		Hint: cmp.Or(r.alone(from), "ask for less, or for a larger shape"),
 	}
+}
+
+// alone is the hint for a request for a part of GPUs that one claim at a time gets whole; empty: it is none.
+// NVIDIA's driver gives it a part, with consumable shares.
+func (r request) alone(from []*devices.Device) string {
+	if r.Capacity == nil {
+		return ""
+	}
+	shares, memory := r.Capacity.Requests[gpu.CapacityShares], r.Capacity.Requests[gpu.CapacityMemory].DeepCopy()
+	memory.Add(r.Capacity.Requests[gpu.CapacityMemory]) // a GPU has room for two
+	for _, d := range from {
+		has := d.Capacity[gpu.CapacityMemory].Value
+		if d.Shared() || d.ID.Pool.Driver != slice.DefaultDriver || ownText(d, gpu.AttributeType) != (gpu.Whole{}).Type() ||
+			shares.IsZero() && (memory.IsZero() || memory.Cmp(has) > 0) {
+			continue
+		}
+		return "one claim at a time gets each whole GPU, whatever capacity it requests: set whole.consumableShares in the nodes' GPUPolicy, or consumableShares in the chart; or use the class timeslice.nvidia.com"
+	}
+	return ""
 }
 
 // untainted parts devices by whether the request tolerates their taints. tainted has the first taint that it does not.
@@ -296,7 +315,12 @@ func (d *diagnosis) inUse(r request, from []*devices.Device) *finding {
 	if !r.all() && free >= r.least() {
 		free = d.most(false, r, nil) // free devices may exclude each other
 	}
+	hint := ""
+	if allocated > 0 {
+		hint = r.alone(from)
+	}
 	return &finding{
+		Hint:    hint,
 		Blocker: blocker, Distance: distanceInUse + 1 - float64(free)/float64(max(r.least(), len(from))),
 		Text: fmt.Sprintf("%s wanted, %d free; of %s %s", r.wanted(), free, excerpt.Count(len(from), "matching device"), strings.Join(parts, ", ")),
 	}
