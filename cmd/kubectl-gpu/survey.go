@@ -57,7 +57,7 @@ func (s *survey) facts(ctx context.Context, driver string) (*doctor.Facts, error
 	s.served(ctx, f)
 	s.cluster(ctx, f)
 	s.mica(ctx, f)
-	s.daemonClaims(ctx, f)
+	s.templates(ctx, f)
 	return f, ctx.Err()
 }
 
@@ -119,8 +119,8 @@ func (s *survey) mica(ctx context.Context, f *doctor.Facts) {
 	read(ctx, s, f, doctor.KindHeadrooms, &v1alpha1.GPUHeadroomList{}, keep(&f.Headrooms))
 }
 
-// daemonClaims reads the requests of DaemonSets' claims. It lists templates once, if any DaemonSet has one.
-func (s *survey) daemonClaims(ctx context.Context, f *doctor.Facts) {
+// templates reads the requests of templates that checks are about: those of DaemonSets, and those for parts of GPUs.
+func (s *survey) templates(ctx context.Context, f *doctor.Facts) {
 	users := map[client.ObjectKey][]string{}
 	for _, set := range f.DaemonSets {
 		for _, claim := range set.Spec.Template.Spec.ResourceClaims {
@@ -130,10 +130,8 @@ func (s *survey) daemonClaims(ctx context.Context, f *doctor.Facts) {
 			}
 		}
 	}
-	if len(users) == 0 {
-		return
-	}
 	read(ctx, s, f, doctor.KindTemplates, &resourceapi.ResourceClaimTemplateList{}, func(template *resourceapi.ResourceClaimTemplate) {
+		f.AddTemplate(template)
 		for _, set := range users[client.ObjectKeyFromObject(template)] {
 			for _, request := range doctor.TakingDevices(template.Spec.Spec.Devices.Requests) {
 				f.DaemonClaims = append(f.DaemonClaims, doctor.ClaimRequest{Namespace: template.Namespace, Name: set, Template: template.Name, Request: request})

@@ -112,6 +112,10 @@ var traps = map[string]trap{
 	"a DaemonSet that takes GPUs": {func(f *Facts) {
 		f.DaemonClaims = []ClaimRequest{{"monitoring", "burn-in", "gpu", "gpu"}}
 	}, "daemonset-claims", Warning, "daemonset/burn-in", "By request gpu of resourceclaimtemplate/gpu in namespace monitoring", "kubectl label namespace monitoring"},
+	"a share of whole GPUs": {func(f *Facts) { asksForPart(f, "shares", "2") },
+		"consumable-shares", Error, "resourceclaimtemplate/part", "Request any/gpu in namespace research asks for 2 shares of a whole GPU, which no node has", "or use the class timeslice.nvidia.com in resourceclaimtemplate/part"},
+	"a part of the memory of whole GPUs": {func(f *Facts) { asksForPart(f, "memory", "40Gi") },
+		"consumable-shares", Warning, "resourceclaimtemplate/part", "asks for 40Gi of memory, and each claim gets an entire GPU", "Set whole.consumableShares"},
 	"a GPUCluster": {func(f *Facts) { f.Nodes[0].Labels[labelMode] = "dra" },
 		"two-drivers", Error, "node/gpu-1", "GPUCluster", "--namespace mica"},
 	"containerd 1.7": {func(f *Facts) { f.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "containerd://1.7.27" },
@@ -227,6 +231,19 @@ func quota(f *Facts, names ...corev1.ResourceName) {
 		q.Spec.Hard[name] = resource.MustParse("8")
 	}
 	f.Quotas = append(f.Quotas, q)
+}
+
+// asksForPart adds a template that requests some of a capacity of a whole GPU with 80Gi.
+func asksForPart(f *Facts, capacity resourceapi.QualifiedName, amount string) {
+	f.Slices[0].Spec.Devices[0].Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"memory": {Value: resource.MustParse("80Gi")}}
+	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "research", Name: "part"}}
+	template.Spec.Spec.Devices.Requests = []resourceapi.DeviceRequest{
+		{Name: "plain", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.nvidia.com"}},
+		{Name: "any", FirstAvailable: []resourceapi.DeviceSubRequest{{Name: "gpu", DeviceClassName: "gpu.nvidia.com", Capacity: &resourceapi.CapacityRequirements{
+			Requests: map[resourceapi.QualifiedName]resource.Quantity{capacity: resource.MustParse(amount)},
+		}}}},
+	}
+	f.AddTemplate(template)
 }
 
 func addNode(f *Facts, node *corev1.Node) {
@@ -357,6 +374,15 @@ func TestPatience(t *testing.T) {
 		"pods that a DeviceClass serves": func(f *Facts) { asks(f, "train-0", "", "nvidia.com/gpu") },
 		"a quota with claims": func(f *Facts) {
 			quota(f, "requests.nvidia.com/gpu", "gpu.nvidia.com.deviceclass.resource.k8s.io/devices")
+		},
+		"a share of GPUs for several claims": func(f *Facts) {
+			asksForPart(f, "shares", "2")
+			f.Slices[0].Spec.Devices[0].AllowMultipleAllocations = ptr.To(true)
+		},
+		"most of the memory of whole GPUs": func(f *Facts) { asksForPart(f, "memory", "41Gi") },
+		"a share, before any node": func(f *Facts) {
+			asksForPart(f, "shares", "2")
+			f.Slices, f.Nodes, f.Pods = nil, nil, nil
 		},
 		"a rule that selects nothing": func(f *Facts) {
 			f.TaintRules = append(f.TaintRules, taintRule("none", nil, resourceapi.DeviceTaintEffectNoExecute))

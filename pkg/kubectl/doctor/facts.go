@@ -9,10 +9,12 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
 	"github.com/mica-gpu/mica/api/v1alpha1"
 	"github.com/mica-gpu/mica/pkg/devices"
+	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
 // Kind is a part of the facts that a user may lack the right to read.
@@ -64,6 +66,8 @@ type Facts struct {
 	TaintRules        []*resourceapi.DeviceTaintRule
 	// DaemonClaims are the requests by which DaemonSets take devices.
 	DaemonClaims []ClaimRequest
+	// PartRequests are the requests in templates for a part of a whole GPU.
+	PartRequests []PartRequest
 	Groups       []*v1alpha1.GPUNodeGroup
 	Policies     []*v1alpha1.GPUPolicy
 	GPUNodes     []*v1alpha1.GPUNode
@@ -169,6 +173,33 @@ type ClaimRequest struct {
 	// Namespace and Name are the object's.
 	Namespace, Name   string
 	Template, Request string
+}
+
+// PartRequest is a request in a ResourceClaimTemplate for shares, or for memory, of a whole GPU.
+type PartRequest struct {
+	Namespace, Template, Request string
+	Shares, Memory               resource.Quantity
+}
+
+// AddTemplate adds the requests that ask for a part of a whole GPU.
+func (f *Facts) AddTemplate(template *resourceapi.ResourceClaimTemplate) {
+	add := func(request, class string, capacity *resourceapi.CapacityRequirements) {
+		if class != f.Driver || capacity == nil { // the chart names the class for the driver
+			return
+		}
+		part := PartRequest{template.Namespace, template.Name, request, capacity.Requests[gpu.CapacityShares], capacity.Requests[gpu.CapacityMemory]}
+		if !part.Shares.IsZero() || !part.Memory.IsZero() {
+			f.PartRequests = append(f.PartRequests, part)
+		}
+	}
+	for _, request := range template.Spec.Spec.Devices.Requests {
+		if exactly := request.Exactly; exactly != nil {
+			add(request.Name, exactly.DeviceClassName, exactly.Capacity)
+		}
+		for _, alternative := range request.FirstAvailable {
+			add(request.Name+"/"+alternative.Name, alternative.DeviceClassName, alternative.Capacity)
+		}
+	}
 }
 
 // byNode returns the pools of Mica's driver per node.

@@ -4,6 +4,10 @@ import (
 	"fmt"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+
+	"github.com/mica-gpu/mica/pkg/gpu"
 )
 
 func workloadChecks() []Check {
@@ -21,6 +25,13 @@ func workloadChecks() []Check {
 		Fix:      "If the DaemonSet only monitors GPUs, set adminAccess: true in request REQUEST of TEMPLATE, and: kubectl label namespace NAMESPACE resource.kubernetes.io/admin-access=true. Otherwise run it as a Deployment.",
 		needs:    []Kind{KindDaemonSets, KindGroups, KindTemplates},
 		find:     daemonSetClaims,
+	}, {
+		Name:     "consumable-shares",
+		Severity: Error,
+		Finds:    "A template requests a part of a whole GPU, as for NVIDIA's driver with consumable shares, but whole GPUs are for one claim at a time. No node has the shares, and for memory each claim gets an entire GPU.",
+		Fix:      "Set whole.consumableShares in the nodes' GPUPolicy (consumableShares in the chart), or use the class timeslice.nvidia.com in TEMPLATE.",
+		needs:    []Kind{KindSlices, KindTemplates},
+		find:     consumableShares,
 	}}
 }
 
@@ -38,6 +49,46 @@ func taintRuleSelector(f *Facts) []Finding {
 		}
 		if rule.Spec.Taint.Effect == resourceapi.DeviceTaintEffectNone {
 			finding.Severity = Info
+		}
+		found = append(found, finding)
+	}
+	return found
+}
+
+func consumableShares(f *Facts) []Finding {
+	var memory resource.Quantity // of the largest whole GPU
+	whole := false
+	for _, p := range f.pools() {
+		for _, d := range p.Devices() {
+			if p.ID.Driver != f.Driver || ptr.Deref(d.Attributes[gpu.AttributeType].StringValue, "") != (gpu.Whole{}).Type() {
+				continue
+			}
+			if d.Shared() {
+				return nil
+			}
+			whole = true
+			if has := d.Capacity[gpu.CapacityMemory].Value; has.Cmp(memory) > 0 {
+				memory = has
+			}
+		}
+	}
+	if !whole {
+		return nil
+	}
+	var found []Finding
+	for _, r := range f.PartRequests {
+		finding := Finding{
+			Object:  "resourceclaimtemplate/" + r.Template,
+			Message: fmt.Sprintf("Request %s in namespace %s asks for %s shares of a whole GPU, which no node has, so its pods wait.", r.Request, r.Namespace, r.Shares.String()),
+			names:   map[string]string{"TEMPLATE": "resourceclaimtemplate/" + r.Template},
+		}
+		if r.Shares.IsZero() {
+			two := r.Memory.DeepCopy()
+			if two.Add(r.Memory); two.Cmp(memory) > 0 {
+				continue // no GPU has room for two
+			}
+			finding.Severity = Warning
+			finding.Message = fmt.Sprintf("Request %s in namespace %s asks for %s of memory, and each claim gets an entire GPU.", r.Request, r.Namespace, r.Memory.String())
 		}
 		found = append(found, finding)
 	}
