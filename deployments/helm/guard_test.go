@@ -54,6 +54,21 @@ func TestChartRefuses(t *testing.T) {
 			want: []string{"resources.gpus.enabled is false", "leave resources out"},
 		},
 		{
+			name: "consumable shares without the policy that sets them",
+			args: []string{"--namespace", "mica", "--set", "consumableShares=4,gpuPolicy.create=false"},
+			want: []string{"consumableShares is 4", "set whole.consumableShares in your own GPUPolicy"},
+		},
+		{
+			name: "one consumable share",
+			args: []string{"--namespace", "mica", "--set", "consumableShares=1"},
+			want: []string{"/consumableShares", "minimum"},
+		},
+		{
+			name: "too many consumable shares, as text",
+			args: []string{"--namespace", "mica", "--set-string", "consumableShares=1025"},
+			want: []string{"/consumableShares", "does not match pattern"},
+		},
+		{
 			name: "an API version that the driver has no code for",
 			args: []string{"--namespace", "mica", "--set", "resourceApiVersion=resource.k8s.io/v1beta1"},
 			want: []string{"resourceApiVersion is resource.k8s.io/v1beta1", "leave resourceApiVersion out"},

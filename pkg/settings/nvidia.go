@@ -23,7 +23,7 @@ var NVIDIAGates = map[string]string{
 	"DeviceMetadata":            "Mica writes metadata only of MIG partitions, and always does.",
 	"DRAListTypeAttributes":     "Mica publishes attributes with a single value.",
 	"FabricManagerPartitioning": "Mica activates no partitions of Fabric Manager: request GPUs with the same nvlinkGroup.",
-	"ConsumableShares":          "A GPUPolicy says in which shares GPUs are offered.",
+	"ConsumableShares":          "Set consumableShares in the chart, or whole.consumableShares in a GPUPolicy.",
 	"ComputeDomainCliques":      computeDomains,
 	"CrashOnNVLinkFabricErrors": computeDomains,
 	"IMEXDaemonsWithDNSNames":   computeDomains,
@@ -36,7 +36,7 @@ const computeDomains = "ComputeDomains stay with NVIDIA's driver: install its ch
 // differently, with what to do instead.
 var NVIDIAFlags = map[string]string{
 	"additional-xids-to-ignore": "Mica does not watch XIDs.",
-	"consumable-shares":         "A GPUPolicy says in which shares GPUs are offered.",
+	"consumable-shares":         "Set whole.consumableShares in a GPUPolicy.",
 	"host_driver-root":          "Use --nvidia-driver-root.",
 	"http-endpoint":             "Use --metrics-port.",
 	"image-name":                "Mica's plugin starts no pods.",

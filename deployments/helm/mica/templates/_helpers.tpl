@@ -291,6 +291,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
+{{/* The limit of the claims of a whole GPU, by NVIDIA's value; empty for one claim at a time. */}}
+{{- define "mica.consumableShares" -}}
+{{- ternary "" (toString .Values.consumableShares) (eq (toString .Values.consumableShares) "disabled") -}}
+{{- end -}}
+
+{{- define "mica.wholeGPUs" -}}
+{ {{- with include "mica.consumableShares" . }}consumableShares: {{ . }}{{ end -}} }
+{{- end -}}
+
 {{/* Not empty where the cluster serves no MutatingAdmissionPolicy: before Kubernetes 1.36, or where it is switched
      off, which only a cluster that is asked can tell. */}}
 {{- define "mica.lacksMutation" -}}
