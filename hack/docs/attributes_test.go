@@ -18,11 +18,11 @@ import (
 )
 
 // The reference shows a slice with the first device, a partition, and a device of each
-// kind in shares.
+// kind in shares, the whole GPU for several claims without its attributes.
 func TestTheDevicesInTheAttributeReferenceArePublished(t *testing.T) {
 	blocks := documentedBlocks(t)
-	if len(blocks) != 5 {
-		t.Fatalf("docs/reference/attributes.md has %d blocks of YAML, want a slice, a partition and three devices in shares", len(blocks))
+	if len(blocks) != 6 {
+		t.Fatalf("docs/reference/attributes.md has %d blocks of YAML, want a slice, a partition and four devices in shares", len(blocks))
 	}
 	var documented resourceapi.ResourceSlice
 	if err := yaml.UnmarshalStrict([]byte(blocks[0]), &documented); err != nil {
@@ -42,10 +42,18 @@ func TestTheDevicesInTheAttributeReferenceArePublished(t *testing.T) {
 		t.Errorf("docs/reference/attributes.md shows %s as the first device, which is %s", documented.Spec.Devices[0].Name, published[0].Name)
 	}
 	inShares := devicesOf(publishedPool(t, "p5.48xlarge", everyShape))
+	forSeveral := devicesOf(publishedPool(t, "p5.48xlarge", func(gpu.GPU) gpu.Policy {
+		return gpu.Policy{Whole: true, Consumable: &gpu.ConsumableShares{By: gpu.ByCount, Count: 4}}
+	}))
 	for _, block := range blocks[2:] {
 		var device resourceapi.Device
 		if err := yaml.UnmarshalStrict([]byte(block), &device); err != nil {
 			t.Fatalf("a block of YAML in docs/reference/attributes.md: %v", err)
+		}
+		if device.Attributes == nil {
+			device.Attributes = documented.Spec.Devices[0].Attributes
+			expectPublished(t, forSeveral, device)
+			continue
 		}
 		expectPublished(t, inShares, device)
 	}
