@@ -286,7 +286,7 @@ func (in *installation) expectDevicesOfTheStart(ctx context.Context) error {
 		return err
 	}
 	now := published[in.node]
-	if !slices.EqualFunc(now, in.published(), func(a, b device) bool { return a.name == b.name && a.uuid == b.uuid }) {
+	if !slices.EqualFunc(now, in.published(), func(a, b device) bool { return a.name == b.name && a.uuid == b.uuid && a.shared() == b.shared() }) {
 		return fmt.Errorf("the published devices are now %v, were %v", deviceNames(now), deviceNames(in.published()))
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -180,12 +181,12 @@ func (s *scenario) apply(object runtime.Object) error {
 		return s.labelNamespace(ctx, object.Labels)
 	case *corev1.Pod:
 		object.Namespace = s.namespace
-		object.Spec.NodeSelector = map[string]string{corev1.LabelHostname: s.hostname}
-		for i := range object.Spec.Containers {
-			container := &object.Spec.Containers[i]
-			container.Image, container.Command, container.Args = s.image, nil, []string{verbOf(container.Name)}
-		}
+		s.runHere(&object.Spec)
 		_, err = s.client.CoreV1().Pods(s.namespace).Create(ctx, object, options)
+	case *appsv1.Deployment:
+		object.Namespace = s.namespace
+		s.runHere(&object.Spec.Template.Spec)
+		_, err = s.client.AppsV1().Deployments(s.namespace).Create(ctx, object, options)
 	case *resourcev1.ResourceClaim:
 		object.Namespace = s.namespace
 		_, err = s.client.ResourceV1().ResourceClaims(s.namespace).Create(ctx, object, options)
@@ -196,6 +197,15 @@ func (s *scenario) apply(object runtime.Object) error {
 		err = fmt.Errorf("the tests cannot apply a %T", object)
 	}
 	return err
+}
+
+// runHere lets pods of a manifest run on the tested node, with its image.
+func (s *scenario) runHere(pod *corev1.PodSpec) {
+	pod.NodeSelector = map[string]string{corev1.LabelHostname: s.hostname}
+	for i := range pod.Containers {
+		container := &pod.Containers[i]
+		container.Image, container.Command, container.Args = s.image, nil, []string{verbOf(container.Name)}
+	}
 }
 
 // verbOf lets containers whose name says so be clients of MPS.

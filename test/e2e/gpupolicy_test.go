@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 )
 
@@ -130,6 +131,7 @@ func TestPolicies(t *testing.T) {
 	t.Cleanup(func() { offeredAsAtTheStart(t) })
 	t.Run("shares of partitions", sharesOfPartitions)
 	t.Run("changes under load", changesUnderLoad)
+	t.Run("whole GPUs for several claims", wholeGPUsForSeveralClaims)
 }
 
 // changesUnderLoad withdraws a shape that claims have, cuts another more finely, and takes it all back,
@@ -310,4 +312,105 @@ func (s *scenario) waitForNodeEvents(times int32, kind, reason, text string) str
 		return errors.New("it has none")
 	})
 	return message
+}
+
+// wholeGPUsForSeveralClaims applies what users of NVIDIA's driver with consumable shares write, by the patterns of its
+// demo/specs/consumable-shares: any number of claims of a GPU, claims by memory, and four shares. A GPU changes
+// between one claim and several only while no claim has it.
+func wholeGPUsForSeveralClaims(t *testing.T) {
+	s, _ := newShareScenario(t, len(under.devices))
+	s.createTemplate("whole", s.claimFor(1, s.of(s.devices[0])))
+	s.createPod(s.podFromTemplate("alone", "whole"))
+	s.expectOwnDevices("alone")
+	policy := s.createPassingPolicy(s.policyOf(fields{"whole": fields{"consumableShares": "unlimited"}}))
+	s.expectShared(true, s.devices[1:]...)
+	s.expectShared(false, s.devices[0])
+	s.deletePod("alone")
+	s.expectShared(true, s.devices...)
+
+	s.expectOneGPU("unlimited", 10)
+	s.limitGPUs(policy, "memory", "memory")
+	s.expectOneGPU("memory", 2)
+	s.limitGPUs(policy, int64(4), "shares")
+	pods := s.expectOneGPU("integer", 4)
+
+	must(t, s.policies().Delete(t.Context(), policy, metav1.DeleteOptions{}), "delete the policy")
+	gpu := s.allocated(s.claimOf(&pods[0]))[0]
+	s.expectShared(false, slices.DeleteFunc(slices.Clone(s.devices), func(d device) bool { return d.uuid == gpu.uuid })...)
+	s.expectShared(true, gpu)
+	must(t, s.client.AppsV1().Deployments(s.namespace).Delete(t.Context(), "integer", metav1.DeleteOptions{}), "delete the last Deployment")
+	s.expectShared(false, s.devices...)
+}
+
+// expectShared waits until the whole GPUs are published for several claims, or for one.
+func (s *scenario) expectShared(want bool, gpus ...device) {
+	s.Helper()
+	eventually(s, withdrawalTimeout, fmt.Sprintf("several claims may have %v: %t", deviceNames(gpus), want), func(ctx context.Context) error {
+		published, err := s.publishedDevices(ctx)
+		if err != nil {
+			return err
+		}
+		for _, d := range ofKind(published[s.node], kindGPU) {
+			if d.shared() != want && slices.ContainsFunc(gpus, func(g device) bool { return g.name == d.name }) {
+				return fmt.Errorf("several claims may have %s: %t", d.name, d.shared())
+			}
+		}
+		return nil
+	})
+}
+
+// limitGPUs changes the limit of claims, and waits until the whole GPUs have the capacity with its default.
+func (s *scenario) limitGPUs(policy string, limit any, capacity resourcev1.QualifiedName) {
+	s.Helper()
+	patch, err := mergePatch(fields{"spec": fields{"shapes": fields{"whole": fields{"consumableShares": limit}}}})
+	must(s, err, "encode a limit")
+	_, err = s.policies().Patch(s.Context(), policy, types.MergePatchType, patch, metav1.PatchOptions{})
+	must(s, err, "change the limit")
+	eventually(s, startTimeout, fmt.Sprintf("the GPUs are limited by %v", limit), func(ctx context.Context) error {
+		offered, _, err := s.shapesOf(ctx, kindGPU)
+		if err != nil {
+			return err
+		}
+		for _, d := range offered {
+			if policy := d.Capacity[capacity].RequestPolicy; policy == nil || policy.Default.IsZero() {
+				return fmt.Errorf("%s has the capacities %v", d.name, d.Capacity)
+			}
+		}
+		return nil
+	})
+}
+
+// expectOneGPU applies a Deployment for NVIDIA's driver, and expects its replicas on one GPU. Only the last stays.
+func (s *scenario) expectOneGPU(name string, replicas int) []corev1.Pod {
+	s.Helper()
+	s.applyManifest("testdata/nvidia-consumable-" + name + ".yaml")
+	var pods []corev1.Pod
+	eventually(s, startTimeout, fmt.Sprintf("%d replicas of %s run", replicas, name), func(ctx context.Context) error {
+		list, err := s.client.CoreV1().Pods(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + name})
+		if err != nil {
+			return err
+		}
+		pods = list.Items
+		for i := range pods {
+			if !isReady(&pods[i]) {
+				return errors.New(summary(&pods[i]))
+			}
+		}
+		if len(pods) != replicas {
+			return fmt.Errorf("there are %d", len(pods))
+		}
+		return nil
+	})
+	gpus := map[string]int{}
+	for _, pod := range pods {
+		gpus[s.expectOwnDevices(pod.Name)[0].uuid]++
+	}
+	if len(gpus) != 1 {
+		s.Errorf("%d replicas of %s are on the GPUs %v", replicas, name, gpus)
+	}
+	if name != "integer" {
+		must(s, s.client.AppsV1().Deployments(s.namespace).Delete(s.Context(), name, metav1.DeleteOptions{}), "delete Deployment %s", name)
+		eventually(s, goneTimeout, "the pods are gone", s.deletePods)
+	}
+	return pods
 }

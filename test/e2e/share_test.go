@@ -62,6 +62,9 @@ func newShareScenario(t testing.TB, gpus int) (*scenario, simulator) {
 // ofPartition reports whether the device is a partition, for one claim or in shares.
 func (d device) ofPartition() bool { return strings.HasPrefix(d.kind, kindPartition) }
 
+// shared reports whether several claims may have the device.
+func (d device) shared() bool { return ptr.Deref(d.AllowMultipleAllocations, false) }
+
 // unshared is the name of what the device has shares of.
 func (d device) unshared() string {
 	return strings.TrimSuffix(strings.TrimSuffix(d.name, "-"+kindTimeSlice), "-"+kindMPS)
