@@ -180,6 +180,12 @@ func (w *world) machine(name string, o options, node string) []*resourceapi.Reso
 		if strings.Contains(shapes, "timeslice") {
 			policy.TimeSlicing = &gpu.TimeSlicing{Replicas: 4, Interval: gpu.DefaultInterval}
 		}
+		if _, by, several := strings.Cut(shapes, "whole-by-"); several {
+			policy.Consumable = &gpu.ConsumableShares{By: by}
+			if by == gpu.ByCount {
+				policy.Consumable.Count = 4
+			}
+		}
 		facts := fixture.Node(w.t, name)
 		pool := slice.Pool(facts, gpu.Shapes(facts.GPUs, func(gpu.GPU) gpu.Policy { return policy }), nil)
 		for _, s := range pool.Slices {

@@ -137,6 +137,8 @@ func (w *world) addNodes(t *testing.T) {
 		gpu.Policy{Whole: true, MIG: true},
 		gpu.Policy{Whole: true},
 		gpu.Policy{Whole: true, TimeSlicing: &gpu.TimeSlicing{Replicas: 4}},
+		gpu.Policy{Whole: true, MIG: true, Consumable: &gpu.ConsumableShares{By: gpu.ByMemory}},
+		gpu.Policy{Whole: true, Consumable: &gpu.ConsumableShares{By: gpu.ByCount, Count: 3}, TimeSlicing: &gpu.TimeSlicing{Replicas: 2}},
 		gpu.Policy{Whole: true, MPS: &gpu.MPS{Clients: 3}, TimeSlicing: &gpu.TimeSlicing{Replicas: 2}})
 	pool := slice.Pool(found, gpu.Shapes(found.GPUs, func(gpu.GPU) gpu.Policy { return policy }), nil)
 	labels := w.labels()
