@@ -37,6 +37,7 @@ include test/fleet/fleet.mk
 include test/keda/keda.mk
 include test/kind/kind.mk
 include test/crds/crds.mk
+include test/conformance/conformance.mk
 
 .PHONY: help
 help: ## Explain the targets
@@ -144,7 +145,7 @@ bench: ## Print the benchmarks' figures
 
 # What the end-to-end tests run on a cluster, beside Mica.
 .PHONY: e2e-parts
-e2e-parts: image nvml-sim fleet keda crds
+e2e-parts: image nvml-sim fleet keda crds conformance-test conformance-images
 	$(COMPILE) go test -c -tags e2e,$(TAGS) -o bin/e2e.test ./test/e2e
 
 # What runs tests and writes what they say into bin/logs.

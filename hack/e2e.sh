@@ -32,7 +32,7 @@ for name in "${!environment[@]}"; do
 done
 part=${MICA_E2E_PART:-}
 # A test of none of these names runs on the cluster of the node.
-scaling='^Test(KEDA|ScaleOut|ExamplesOfScaleOut|Headroom|HoldsOfADeadController|AStolenToken|ForgedPlaceholders|AlertsFire|PluginWrites|PluginLeaves|PluginHasNoOther|WorkloadExamples|EveryExample|CommandsOfTheDocs|DoctorFinds|HelmTest|OnAnOlder|EachRight|Uninstall)'
+scaling='^Test(KEDA|Conformance|ScaleOut|ExamplesOfScaleOut|Headroom|HoldsOfADeadController|AStolenToken|ForgedPlaceholders|AlertsFire|PluginWrites|PluginLeaves|PluginHasNoOther|WorkloadExamples|EveryExample|CommandsOfTheDocs|DoctorFinds|HelmTest|OnAnOlder|EachRight|Uninstall)'
 case $part in
 node) chosen=(-test.skip "$scaling") ;;
 scaling) chosen=(-test.run "$scaling") ;;

@@ -33,7 +33,7 @@ import (
 type nodeGroup struct {
 	// Promised is the instance type; Real is the machine that boots, where it is another.
 	Promised, Real string
-	Max            int
+	Min, Max       int
 	Price, Pairing string
 	SliceDelay     time.Duration
 	OutOfStock     bool
@@ -77,6 +77,7 @@ var scaleGroups = map[string]nodeGroup{
 	"keda-chain":  {Promised: l4, Max: 5, Pairing: placeholder, Unneeded: 5 * time.Second},
 	"keda-cap":    {Promised: h200, Max: 1, Pairing: placeholder},
 	"keda-gang":   {Promised: h200, Max: 1, Pairing: placeholder},
+	"conformance": {Promised: l4, Min: 1, Max: 2, Pairing: placeholder, Unneeded: 5 * time.Second},
 	"keda-seen":   {Promised: t4, Max: 1, Pairing: placeholder, Price: "0.526"},
 }
 
@@ -133,7 +134,7 @@ var (
 func (g nodeGroup) machines(name string) cloud.Group {
 	group := cloud.Group{
 		Name: name, ScalingGroup: "eks-" + name + "-00000000-1111-2222-3333-444444444444",
-		Max: g.Max, InstanceType: g.Promised, Machine: g.Real, CapacityType: g.Capacity,
+		Min: g.Min, Max: g.Max, InstanceType: g.Promised, Machine: g.Real, CapacityType: g.Capacity,
 		Labels: map[string]string{groupSetLabel: name},
 		Taints: []corev1.Taint{
 			{Key: "kwok.x-k8s.io/node", Value: "fake", Effect: corev1.TaintEffectNoSchedule},

@@ -43,11 +43,10 @@ func TestContainersOfOnePodShareItsClaim(t *testing.T) {
 	pod := s.podFromTemplate("pod", "one")
 	second := s.container("second", "show")
 	second.Resources.Claims = []corev1.ResourceClaim{{Name: claimName}}
-	without := s.container("without", "show")
 	initialise := s.container("initialise", "once")
 	initialise.Resources.Claims = []corev1.ResourceClaim{{Name: claimName}}
 	pod.Spec.InitContainers = []corev1.Container{initialise}
-	pod.Spec.Containers = append(pod.Spec.Containers, second, without)
+	pod.Spec.Containers = append(pod.Spec.Containers, second)
 	s.createPod(pod)
 
 	running := s.waitRunning("pod")
@@ -55,7 +54,6 @@ func TestContainersOfOnePodShareItsClaim(t *testing.T) {
 	for _, container := range []string{"initialise", "main", "second"} {
 		s.expectSight(running, container, devices)
 	}
-	s.expectSightOf(running, "without", sight{})
 	s.expectHealth("pod", "Healthy", "")
 	s.expectKubeletMetrics()
 	if under.local() {
