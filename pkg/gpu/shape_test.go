@@ -207,7 +207,7 @@ func TestCountersOfAPolicy(t *testing.T) {
 	}{
 		"one shape of the entire GPU":          {Policy{TimeSlicing: &slicing}, board, ""},
 		"two shapes of the entire GPU":         {Policy{TimeSlicing: &slicing, Whole: true}, bare, "gpu memory"},
-		"two of which one is for several":      {Policy{TimeSlicing: &slicing, Whole: true, Consumable: &ConsumableShares{By: ByNothing}}, bare, "gpu"},
+		"two, and one of them is for several":  {Policy{TimeSlicing: &slicing, Whole: true, Consumable: &ConsumableShares{By: ByNothing}}, bare, "gpu"},
 		"three of a board that can be divided": {Policy{TimeSlicing: &slicing, Whole: true, MPS: &mps}, board, "gpu"},
 		"shares beside partitions":             {Policy{TimeSlicing: &slicing, MIG: true}, board, "memory-slice-0 memory-slice-1 ofa-engines memory"},
 		"places that never meet":               {Policy{MIG: true, Profiles: []string{"1g.1gb"}}, board, ""},

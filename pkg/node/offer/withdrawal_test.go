@@ -195,7 +195,7 @@ var (
 	heldShared = journal.Device{Device: "gpu-0", Form: gpu.Form{Base: "whole", Sharing: "shares", Shares: 4}}
 )
 
-// expectShared also says whether several claims may have the GPU.
+// expectShared also checks whether several claims may have the GPU.
 func (o *ofOne) expectShared(t *testing.T, want bool, names ...string) {
 	t.Helper()
 	o.expect(t, names...)
