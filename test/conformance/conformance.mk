@@ -9,9 +9,7 @@ conformance: conformance-test ## Test the cluster of KUBECONFIG against Kubernet
 	@hack/conformance.sh
 
 .PHONY: conformance-test
-conformance-test:
-	@mkdir -p bin
-	$(COMPILE) go build -modfile hack/tools/go.mod -o bin/gotestsum gotest.tools/gotestsum
+conformance-test: gotestsum
 	$(COMPILE) go test -c -tags conformance,$(TAGS) -o bin/conformance.test ./test/conformance
 
 # For a cluster without a registry: an image with a shell, one of Kubernetes' resource-consumer, and one with the adapter.

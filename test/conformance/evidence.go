@@ -74,8 +74,11 @@ func (s sight) expect(uuids ...string) error {
 }
 
 // sameVersion compares an attribute of a ResourceSlice, a semantic version such as 580.95.5, with a version as the driver
-// writes it, such as 580.95.05 or 13.0. What the latter leaves out is zero.
+// writes it, such as 580.95.05 or 13.0. What the latter leaves out is zero. An absent version equals no other.
 func sameVersion(attribute, printed string) bool {
+	if attribute == "" || printed == "" {
+		return false
+	}
 	number := func(parts []string, i int) string {
 		if i >= len(parts) {
 			return "0"

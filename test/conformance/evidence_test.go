@@ -74,6 +74,7 @@ func TestSameVersion(t *testing.T) {
 		{"13.1.0", "13.0", false},
 		{"580.95.5", "580.95.50", false},
 		{"", "0", false},
+		{"", "", false},
 	} {
 		if got := sameVersion(test.attribute, test.printed); got != test.want {
 			t.Errorf("%q and %q: %t, want %t", test.attribute, test.printed, got, test.want)
