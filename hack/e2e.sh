@@ -78,7 +78,13 @@ suite "e2e${part:+-$part}" "${chosen[@]}" "$@"
 [[ $part == node || $* == *-test.@(run|skip|short|failfast|list)* ]] && exit
 # The last ones look at what all have done, on both clusters, and take Mica away.
 if [[ ${MICA_E2E_NODE_STATUS:-} ]]; then
-	until [[ -s $MICA_E2E_NODE_STATUS ]]; do sleep 1; done
+	until [[ -s $MICA_E2E_NODE_STATUS ]]; do
+		if ((SECONDS > 5400)); then
+			echo "the tests of the node have not ended after 90 minutes" >&2
+			exit 1
+		fi
+		sleep 1
+	done
 	if [[ $(<"$MICA_E2E_NODE_STATUS") != 0 ]]; then
 		echo "the tests of the node failed, so TestEachRightIsUsed and TestUninstall do not run" >&2
 		exit 1

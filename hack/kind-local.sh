@@ -207,7 +207,7 @@ finish() {
 	kill -KILL "$sandbox" 2>/dev/null || true
 	wait "$sandbox" || true
 	for _ in {1..50}; do
-		find /sys/fs/cgroup -depth -type d -path "*/$cgroup*" -exec rmdir {} + 2>/dev/null && break
+		find /sys/fs/cgroup -depth -type d \( -name "$cgroup" -o -path "*/$cgroup/*" \) -exec rmdir {} + 2>/dev/null && break
 		sleep 0.1
 	done
 }
