@@ -123,7 +123,7 @@ test-unit: ## Run the tests that need no cluster, with the race detector
 	@hack/test.sh unit
 
 .PHONY: test-e2e
-test-e2e: ## Run the end-to-end tests on a private cluster of their own
+test-e2e: ## Run the end-to-end tests on private clusters of their own
 	@hack/test.sh e2e
 
 DRIVER_ROOT ?= /
