@@ -92,6 +92,7 @@ func TestMIGCreation(t *testing.T) {
 	for values, want := range map[string]string{
 		"logVerbosity=4":                                                        onDemand,
 		"featureGates.LoggingBetaOptions=true":                                  onDemand,
+		"featureGates=null":                                                     onDemand,
 		"gpuPolicy.migCreation=Never":                                           never,
 		"featureGates.DynamicMIG=false":                                         never,
 		"featureGates.DynamicMIG=true,gpuResourcesEnabledOverride=true":         onDemand,
@@ -109,6 +110,19 @@ func TestMIGCreation(t *testing.T) {
 				t.Errorf("the notes say:\n%s", notes)
 			}
 		})
+	}
+}
+
+func TestConsumableShares(t *testing.T) {
+	for values, want := range map[string]string{
+		"consumableShares=null":      "    whole: {}\n",
+		"consumableShares=disabled":  "    whole: {}\n",
+		"consumableShares=4":         "    whole: {consumableShares: 4}\n",
+		"consumableShares=unlimited": "    whole: {consumableShares: unlimited}\n",
+	} {
+		if rendered := render(t, "--namespace", "mica", "--set", values); !strings.Contains(rendered, want) {
+			t.Errorf("%s: the GPUPolicy does not have %q", values, want)
+		}
 	}
 }
 

@@ -284,7 +284,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "mica.migCreation" -}}
 {{- if .Values.gpuPolicy.migCreation -}}
 {{- .Values.gpuPolicy.migCreation -}}
-{{- else if hasKey .Values.featureGates "DynamicMIG" -}}
+{{- else if hasKey (default dict .Values.featureGates) "DynamicMIG" -}}
 {{- ternary "OnDemand" "Never" .Values.featureGates.DynamicMIG -}}
 {{- else -}}
 {{- empty (include "mica.nvidiaValues" . | fromJson) | ternary "OnDemand" "Never" -}}
@@ -293,7 +293,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{/* The limit of the claims of a whole GPU, by NVIDIA's value; empty for one claim at a time. */}}
 {{- define "mica.consumableShares" -}}
-{{- ternary "" (toString .Values.consumableShares) (eq (toString .Values.consumableShares) "disabled") -}}
+{{- $limit := toString (default "" .Values.consumableShares) -}}
+{{- ternary "" $limit (eq $limit "disabled") -}}
 {{- end -}}
 
 {{- define "mica.wholeGPUs" -}}
