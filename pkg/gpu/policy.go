@@ -12,7 +12,7 @@ import (
 // GPU's name.
 func (p Policy) Check(g GPU) error {
 	if p.Consumable != nil {
-		if err := p.Consumable.check(); err != nil {
+		if err := p.Consumable.check(g); err != nil {
 			return fmt.Errorf("whole.consumableShares: %w", err)
 		}
 	}
