@@ -67,6 +67,8 @@ unit() {
 # part NAME runs one part of the end-to-end tests on a cluster of its own, and writes their status to a file at the end.
 part() {
 	local status=0
+	# A signal ends the cluster, which takes a moment, and this shell after it.
+	trap : TERM
 	MICA_E2E_PART=$1 MICA_E2E_NODE_STATUS=$logs/e2e-node.status MICA_E2E_NODE_LOGS=$PWD/bin/e2e-logs/node \
 		bin/cluster run "${hardware[@]}" --logs "bin/e2e-logs/$1" -- hack/e2e.sh >"$logs/e2e-$1.log" 2>&1 </dev/null || status=$?
 	echo "$status" >"$logs/e2e-$1.status"
@@ -81,7 +83,7 @@ start_e2e() {
 	{
 		part node &
 		part scaling
-		wait
+		wait || wait
 	} &
 	beside=$!
 	set +m
