@@ -124,13 +124,17 @@ func assignmentOf(result resourceapi.DeviceRequestAllocationResult, pool Pool) (
 	if !offered {
 		return Assignment{}, fmt.Errorf("device %s is not on this node, which offers %s: if its GPU was lost, repair it; else delete the pod so that it is scheduled again", result.Device, pool.deviceNames())
 	}
+	admin := ptr.Deref(result.AdminAccess, false)
+	if !admin && result.ShareID != nil && !shape.Form().Shared() {
+		return Assignment{}, fmt.Errorf("device %s was allocated to several claims, but this node offers it to one at a time: unless the plugin has just started, delete the pod so that it is scheduled again", result.Device)
+	}
 	if several, ok := shape.(gpu.Consumable); ok && result.ShareID == nil {
 		shape = several.Whole // it was allocated when the GPU was for one claim
 	}
 	assignment := Assignment{
 		Request: result.Request,
 		Shape:   shape,
-		Admin:   ptr.Deref(result.AdminAccess, false),
+		Admin:   admin,
 		ShareID: ptr.Deref(result.ShareID, ""),
 		Part:    1,
 	}

@@ -14,6 +14,8 @@ import (
 
 func TestPlan(t *testing.T) {
 	preparer := newRig(t).start(t)
+	offered := pool()
+	offered.Shapes["gpu-3"] = gpu.Consumable{Whole: gpu.Whole{GPU: offered.Shapes["gpu-3"].Physical()}, Shares: gpu.ConsumableShares{By: gpu.ByNothing}}
 	share := types.UID("share-1")
 	shared := fixture.Result("r", "gpu-3")
 	shared.ShareID = &share
@@ -53,7 +55,7 @@ func TestPlan(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			record, err := preparer.plan(fixture.Claim("c", tc.results...), pool())
+			record, err := preparer.plan(fixture.Claim("c", tc.results...), offered)
 			must(t, err)
 			if claim := nameOf(record); claim.String() != "default/c" || record.ClaimUID != "uid-c" {
 				t.Errorf("the plan is for claim %s (%s)", claim, record.ClaimUID)

@@ -364,3 +364,17 @@ func TestAClaimThatWasAllocatedAloneStaysAlone(t *testing.T) {
 	}
 	refused(t, p, r.sharing("next", several0), "claim default/alone (UID uid-alone) still holds on this node")
 }
+
+// Until a plugin that has just started knows the policies, it takes each GPU for one claim's.
+func TestAClaimThatWasAllocatedAShareIsNeverAlone(t *testing.T) {
+	r := newShareRig(t)
+	share, offered := r.sharing("share", several0), r.policy
+	r.policy = gpu.Policy{Whole: true}
+	p := r.startShares(t, nil)
+	refused(t, p, share, `request "r0": device gpu-0 was allocated to several claims, but this node offers it to one at a time`, "delete the pod")
+	r.expectShares(t, p)
+	r.policy = offered
+	p = r.startShares(t, nil)
+	prepare(t, p, share)
+	r.expectShares(t, p, share)
+}
