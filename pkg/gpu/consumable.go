@@ -62,7 +62,7 @@ func (s ConsumableShares) check(g GPU) error {
 	case s.By == ByCount && (s.Count < MinShares || s.Count > MaxConsumable):
 		return fmt.Errorf("the number is %d: choose %d to %d", s.Count, MinShares, MaxConsumable)
 	case s.By == ByMemory && g.MemoryBytes < 2*memoryStep: // without the capacity, any number of claims would fit
-		return fmt.Errorf("it is %s, but NVML reports none of a %s: choose %s or a number, or keep the policy from this GPU", ByMemory, g.ProductName, ByNothing)
+		return fmt.Errorf("it is %s, but NVML reports none for %s: choose %s or a number, or keep the policy from this GPU", ByMemory, g.ProductName, ByNothing)
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func TestPolicyIsCheckedAgainstAGPU(t *testing.T) {
 			"whole.consumableShares: the number is 1025: choose 2 to 1024"},
 		"the memory of a GPU": {Policy{Whole: true, Consumable: &ConsumableShares{By: ByMemory}}, GPU{MemoryBytes: 2 << 20}, ""},
 		"the memory of a GPU that has the system's": {Policy{Whole: true, Consumable: &ConsumableShares{By: ByMemory}}, GPU{ProductName: "NVIDIA GB10"},
-			"whole.consumableShares: it is memory, but NVML reports none of a NVIDIA GB10: choose unlimited or a number, or keep the policy from this GPU"},
+			"whole.consumableShares: it is memory, but NVML reports none for NVIDIA GB10: choose unlimited or a number, or keep the policy from this GPU"},
 		"a strange limit": {Policy{Whole: true, Consumable: &ConsumableShares{By: "disabled"}}, pascal,
 			`whole.consumableShares: "disabled" is unknown: choose unlimited, memory or a number`},
 		"one client":       {Policy{MPS: &MPS{Clients: 1}}, hopper, "mps: clients is 1: choose 2 to 48"},
