@@ -66,8 +66,8 @@ func (m machine) killMPSDaemon(t *testing.T, gpu device) {
 	must(t, syscall.Kill(pid, syscall.SIGKILL), "kill the MPS daemon %d", pid)
 }
 
-// mpsDaemonOf is the process of the daemon that serves a GPU: the one with the GPU and the
-// daemon's directory in its environment that no other such process has started.
+// mpsDaemonOf is the process of the daemon that serves a GPU, by its environment. Clusters beside this one on the
+// machine have GPUs of the same UUIDs, but daemons in other directories.
 func (m machine) mpsDaemonOf(t *testing.T, gpu device) (pid int) {
 	t.Helper()
 	eventually(t, startTimeout, "there is an MPS daemon for "+gpu.name, func(context.Context) error {
@@ -82,7 +82,9 @@ func (m machine) mpsDaemonOf(t *testing.T, gpu device) (pid int) {
 			}
 			command, _ := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline")) // gone, if it is
 			environment, _ := os.ReadFile(filepath.Join("/proc", entry.Name(), "environ"))
-			if strings.Contains(string(command), "nvidia-cuda-mps-control\x00-f") && strings.Contains(string(environment), "CUDA_VISIBLE_DEVICES="+gpu.uuid+"\x00") {
+			if strings.Contains(string(command), "nvidia-cuda-mps-control\x00-f") &&
+				strings.Contains(string(environment), "CUDA_VISIBLE_DEVICES="+gpu.uuid+"\x00") &&
+				strings.Contains(string(environment), "CUDA_MPS_PIPE_DIRECTORY="+m.mpsRoot+"/") {
 				pid = candidate
 				return nil
 			}
