@@ -1,7 +1,7 @@
 // Package conformance checks a cluster with Mica against what Kubernetes AI Conformance asks of accelerators. The tests
 // (build tag conformance) need a cluster; `make conformance` runs them and writes the report that a platform attaches.
 // They are written from the requirements, the KARs of kubernetes-sigs/ai-conformance, and share no code with its suite.
-// What is in files without the tag judges what the cluster has said, and needs none.
+// Files without the tag judge what was read from the cluster, and need none.
 package conformance
 
 import (
@@ -14,7 +14,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// sight is what a container has printed of GPUs, by probeScript.
+// sight holds the GPUs that a container sees, as probeScript prints them.
 type sight struct {
 	// devices are the device nodes of GPUs, /dev/nvidia0 and so on.
 	devices []string

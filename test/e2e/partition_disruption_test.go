@@ -13,10 +13,10 @@ import (
 
 // The tests of this file disturb the plugin or the hardware, so they run alone.
 
-// TestPartitionOfSomebodyElse partitions a GPU as an administrator does: a claim for the
+// TestPartitionOfAnAdministrator partitions a GPU as an administrator does: a claim for the
 // profile gets what is there, and no other GPU is cut for it. It survives its users and the
 // plugin, and the rest of the GPU is offered beside it.
-func TestPartitionOfSomebodyElse(t *testing.T) {
+func TestPartitionOfAnAdministrator(t *testing.T) {
 	m := under.onNode(t)
 	s, sim := newPartitionScenario(t, len(under.devices))
 	gpu := s.devices[len(s.devices)-1]

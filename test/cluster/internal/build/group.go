@@ -73,7 +73,7 @@ func Groups() []Group {
 			},
 			Stamp: kubernetesStamp,
 		},
-		// What a node of kind has besides: hack/kind-local.sh.
+		// For the nodes of kind that hack/kind-local.sh makes.
 		{
 			Name:   "kubeadm",
 			In:     "cluster",
